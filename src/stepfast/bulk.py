@@ -35,7 +35,7 @@ _SLACK = 1.0
 """Seconds after the beginning in which runs that are created are still meant, so that those from just before it are."""
 
 
-class Tally(Struct):
+class BulkProgress(Struct):
     """What a wish for many runs has come to so far."""
 
     done: int = 0
@@ -69,7 +69,7 @@ class Bulk:
         self._wish = wish
         self._ask = ask
         self._fits = fits
-        self.tally = Tally()
+        self.tally = BulkProgress()
 
     async def run(self, choices: Sequence[ListKeywords], limit: int | None, progress: Callable[[int], None]) -> None:
         """Ask all of them, or so many. What passes from one status to another meanwhile is found in another round. What

@@ -21,7 +21,7 @@ from .run import Run
 from .schedule_info import ScheduleInfo, schedule_info
 from .schedule_specs import DeclaredSchedules
 from .settings import Settings
-from .store.flows.scheduling import Found
+from .store.flows.scheduling import FoundSchedule
 from .worker.clockwork import REAL
 from .worker.patience import patiently
 
@@ -167,13 +167,13 @@ def _span(since: datetime, until: datetime, now: int) -> tuple[int, int]:
     return begin, min(end, now + 1)
 
 
-async def _patient(connected: Connected, call: Callable[[], Awaitable[Found]]) -> Found:
+async def _patient(connected: Connected, call: Callable[[], Awaitable[FoundSchedule]]) -> FoundSchedule:
     """What the database says, also if it is away for a moment."""
     until = time.monotonic() + _PATIENCE
     return await patiently(call, "schedules", connected.logger, 1.0, lambda: time.monotonic() > until, clock=REAL)
 
 
-def _changeable(found: Found, name: str) -> ScheduleRow:
+def _changeable(found: FoundSchedule, name: str) -> ScheduleRow:
     """Not what live workers declare: they would change it back."""
     assert found.row is not None
     if found.refused:

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast.remote import SqlTransport, Task
 from stepfast.remote.database import Database, located, open_database
-from stepfast.remote.messages import Outcome
+from stepfast.remote.messages import TaskOutcome
 from stepfast.remote.serving import Recorded, Serving
 from stepfast.settings import Settings
 from tests.remote.tables import Tables
@@ -26,8 +26,8 @@ async def database(url: str, tables: Tables) -> AsyncIterator[Database]:
 NOTHING = Recorded(set(), set())
 
 
-def done(attempt: int = 1, output: str = '"late"') -> Outcome:
-    return Outcome("run:0", attempt, "completed", output, None, 1)
+def done(attempt: int = 1, output: str = '"late"') -> TaskOutcome:
+    return TaskOutcome("run:0", attempt, "completed", output, None, 1)
 
 
 def task(attempt: int = 1) -> Task:

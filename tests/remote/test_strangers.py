@@ -9,7 +9,7 @@ import asyncpg
 
 from stepfast.remote import SqlTransport, Task
 from stepfast.remote.database import located, open_database
-from stepfast.remote.messages import Outcome
+from stepfast.remote.messages import TaskOutcome
 from stepfast.remote.serving import Serving
 from stepfast.settings import Settings
 from tests.support.overloads import overloads
@@ -45,7 +45,7 @@ async def use_everything(url: str, transport: SqlTransport) -> None:
         assert await serving.renew([tasks[0].key]) == {tasks[0].key}
         await serving.give_back([tasks[1].key])
         await serving.give_back_strays([tasks[0].key])
-        await serving.record([Outcome(tasks[0].step_id, 1, "failed", None, "{}", 1)])
+        await serving.record([TaskOutcome(tasks[0].step_id, 1, "failed", None, "{}", 1)])
         await transport.dispatch([Task(tasks[0].step_id, "run", 0, "echo", "echo", None, 2)])
         assert len(await transport.cancel([f"run:{n}" for n in range(4)])) == 4
         assert len(await transport.lost([f"run:{n}" for n in range(4)])) == 4

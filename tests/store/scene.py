@@ -18,6 +18,7 @@ from stepfast.model.records import (
     BeatAnswer,
     Claimed,
     Entry,
+    FailedTry,
     Lane,
     Look,
     Mail,
@@ -29,7 +30,6 @@ from stepfast.model.records import (
     StepRunning,
     StepWith,
     Transition,
-    TryFailed,
     ValueSet,
     WorkerInfo,
 )
@@ -310,7 +310,7 @@ def value(run: Claimed, key: str, text: str, **changes: Any) -> ValueSet:
     return ValueSet(run.id, run.claim, key, text, **changes)
 
 
-def failed_try(run: Claimed, position: int = 0, number: int = 1, **changes: Any) -> TryFailed:
+def failed_try(run: Claimed, position: int = 0, number: int = 1, **changes: Any) -> FailedTry:
     values: dict[str, Any] = {
         "run_id": run.id,
         "claim": run.claim,
@@ -323,7 +323,7 @@ def failed_try(run: Claimed, position: int = 0, number: int = 1, **changes: Any)
         "arguments": None,
         "duration_ms": 0,
     }
-    return TryFailed(**(values | changes))
+    return FailedTry(**(values | changes))
 
 
 def under_way(run: Claimed, position: int = 0, detail: str | None = None, **changes: Any) -> StepRunning:

@@ -12,7 +12,7 @@ import pytest
 from stepfast import Stepfast
 from stepfast.model.rows import Definition
 from stepfast.store.base import Filters
-from stepfast.store.glance import BaseGlance, Found, TookTooLong
+from stepfast.store.glance import BaseGlance, FoundRuns, TookTooLong
 from tests.store.conftest import only_on
 from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, failed, failed_try, joint, signal, step, waiting
@@ -28,7 +28,7 @@ async def glance(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> BaseGlance:
     return made
 
 
-async def found(glance: BaseGlance, far: int = 1000, **filters: Any) -> Found:
+async def found(glance: BaseGlance, far: int = 1000, **filters: Any) -> FoundRuns:
     return await glance.find(NOTHING._replace(**filters), far)
 
 

@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 from msgspec.structs import asdict, replace
 
-from stepfast.model.admission import Wish
+from stepfast.model.admission import WantedRuns
 from stepfast.model.cancelling import way_to_cancel
 from stepfast.model.claiming import claim
 from stepfast.model.falling_due import due
@@ -134,8 +134,8 @@ async def test_a_claim_does_what_the_function_says(scene: Scene, suspect: bool) 
 async def test_a_claim_from_a_limited_queue_does_what_the_function_says(scene: Scene) -> None:
     put = await put_rows(scene, stood(lambda run, now: is_ready(run, now) and run.losses < SUSPECT_LOSSES, 40))
     await scene.store.change_queue("order", lambda said, now: choose(said, {"concurrency": 100}, now))
-    wish = Wish("order", [(LANE, 0)], {"order": "v1"}, 100)
-    taken = (await scene.store.claim_limited(scene.worker, 1, wish)).runs
+    want = WantedRuns("order", [(LANE, 0)], {"order": "v1"}, 100)
+    taken = (await scene.store.claim_limited(scene.worker, 1, want)).runs
     assert {run.id for run in taken} == put.keys()
     found = await rows(scene, put)
     compare(found, {i: claim(run, scene.worker, "v1", found[i]["started_at"]) for i, run in put.items()})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepfast.model import gate
-from stepfast.model.admission import Admission, KeysSeen, Wish
+from stepfast.model.admission import Admission, KeysSeen, WantedRuns
 from stepfast.model.limits import Rate
 from stepfast.model.records import Claimed, Lane, Transition
 from stepfast.settings import SUSPECT_LOSSES
@@ -38,8 +38,8 @@ async def admit(scene: Scene, room: int = 100, *, store: Store | None = None, **
     if lanes is None:
         tick = await scene.store.tick(scene.worker, None, True)
         lanes = [lane for lane in tick.limited if lane.queue == queue]
-    wish = Wish(queue, [(lane, 0) for lane in lanes], dict(VERSIONS), room, **changes)
-    return await (store or scene.store).claim_limited(worker, token, wish)
+    want = WantedRuns(queue, [(lane, 0) for lane in lanes], dict(VERSIONS), room, **changes)
+    return await (store or scene.store).claim_limited(worker, token, want)
 
 
 async def take(scene: Scene, room: int = 100, **changes: Any) -> list[Claimed]:

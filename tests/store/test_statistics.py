@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stepfast.store.statistics import Failures, Tally
+from stepfast.store.statistics import Failures, RunCount
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, failed_try, step, waiting
 
 HOUR = 60 * MINUTE
@@ -29,7 +29,7 @@ async def test_runs_by_workflow_queue_and_status(scene: Scene) -> None:
     await scene.start("report", delay_ms=DAY)
     await scene.start("report")
     sample = await scene.store.statistics(HOUR, 100, 100, 100)
-    assert sample.ended == [Tally("order", "order", "completed", 2, None)]
+    assert sample.ended == [RunCount("order", "order", "completed", 2, None)]
     assert sorted(row[:4] for row in sample.unfinished) == [
         ("mail", "mail", "waiting", 1), ("mail", "other", "running", 1), ("report", "report", "queued", 2),
     ]  # fmt: skip

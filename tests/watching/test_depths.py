@@ -10,7 +10,7 @@ from stepfast.watching import depths
 from stepfast.watching.depths import depths_of
 from stepfast.watching.hour import Hour
 from stepfast.watching.onlooker import onlooker, seen_anew
-from stepfast.watching.pace import Pace
+from stepfast.watching.pace import TabPace
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -68,7 +68,7 @@ def test_an_hour_is_kept_and_looked_at_no_more_often_than_needed(monkeypatch: py
 def test_the_more_tabs_there_are_the_less_often_each_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("stepfast.watching.pace.time.monotonic", lambda: now)
-    turns = Pace(4.0)
+    turns = TabPace(4.0)
     assert turns.again(2.0, 4) == 2.0  # one tab is as quick as its page wants
     due = [(2.0, n) for n in range(10)]
     asked = 0

@@ -12,7 +12,7 @@ from stepfast.settings import Settings
 from stepfast.worker import removing
 from stepfast.worker.clockwork import REAL
 from stepfast.worker.janitor import Janitor
-from stepfast.worker.pacing import Pace
+from stepfast.worker.pacing import RemovalPace
 from tests.store.scene import DAY, Rows
 from tests.support.engine import PATIENCE, eventually
 from tests.support.kit import make_kit
@@ -120,7 +120,7 @@ async def test_who_finds_gone_what_it_had_found_leaves_the_rest_to_whoever_took_
     await app.start_many(echo, range(3))
     await app.drain()
     store = await app.store()
-    one, other = [removing.Remover(store, Keep(0, 0), REAL, pace=Pace()) for _ in range(2)]
+    one, other = [removing.Remover(store, Keep(0, 0), REAL, pace=RemovalPace()) for _ in range(2)]
     found, seen = await one.look(removing.FIRST), await other.look(removing.FIRST)
     assert await other.remove(seen.free[:2]) == 2
     assert await one.remove(found.free) == 1, "some of it was left"
@@ -158,7 +158,9 @@ async def test_large_families_go_in_portions(
     if parent_first:
         page = await store.ended_page(removing.FIRST, 100, Keep(0, 0), 100)
         found = sorted(page.runs, key=lambda run: run.id != first.id)
-        assert await removing.Remover(store, Keep(0, 0), REAL, pace=Pace()).remove(found) == 6, "some went as its kin"
+        assert await removing.Remover(store, Keep(0, 0), REAL, pace=RemovalPace()).remove(found) == 6, (
+            "some went as its kin"
+        )
     else:
         assert await Janitor(make_kit(store)).look() == 6
     assert len(transactions) >= 3

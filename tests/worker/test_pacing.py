@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from stepfast.model.keeping import Ended, Keep
-from stepfast.worker.pacing import CALM, IDLE, LONGEST, MOST, PERIOD, Pace, Progress, due_of, next_share, rest_after
+from stepfast.worker.pacing import (
+    CALM,
+    IDLE,
+    LONGEST,
+    MOST,
+    PERIOD,
+    Progress,
+    RemovalPace,
+    due_of,
+    next_share,
+    rest_after,
+)
 
 START = Progress(5_000_000.0, 1000.0)
 
@@ -41,7 +52,7 @@ def test_the_share_becomes_what_would_have_kept_up_and_some_more() -> None:
 
 def test_a_large_backlog_that_shrinks_is_no_reason_to_hurry() -> None:
     """Who sets a shorter retention has a year of runs to go, and nobody is in a hurry."""
-    pace = Pace()
+    pace = RemovalPace()
     for minute in range(10):
         pace.came_to(later(60 * minute, 3600 * minute))
     assert pace.share == CALM
@@ -49,7 +60,7 @@ def test_a_large_backlog_that_shrinks_is_no_reason_to_hurry() -> None:
 
 def test_many_that_ended_at_once_are_no_reason_to_hurry_before_they_are_later_than_they_may_be() -> None:
     first = Progress(1000.0, 1000.0)
-    pace = Pace(may_be_late=600)
+    pace = RemovalPace(may_be_late=600)
     for minute in range(10):
         pace.came_to(Progress(first.at + 60 * minute, first.due + minute))
         assert pace.share == CALM
@@ -60,7 +71,7 @@ def test_many_that_ended_at_once_are_no_reason_to_hurry_before_they_are_later_th
 
 def test_it_takes_more_of_the_time_until_it_keeps_up() -> None:
     """Four times as much comes as can be removed in the calm share of the time."""
-    pace, seconds, passed, behind = Pace(), 0.0, 0.0, list[float]()
+    pace, seconds, passed, behind = RemovalPace(), 0.0, 0.0, list[float]()
     for _ in range(20):
         pace.came_to(later(seconds, passed))
         seconds, passed = seconds + PERIOD, passed + PERIOD * pace.share / (4 * CALM)
@@ -70,7 +81,7 @@ def test_it_takes_more_of_the_time_until_it_keeps_up() -> None:
 
 
 def test_it_judges_once_in_a_while_and_forgets_when_nothing_is_due_any_more() -> None:
-    pace = Pace()
+    pace = RemovalPace()
     pace.came_to(START)
     pace.came_to(later(PERIOD / 2, 0))
     assert pace.share == CALM
@@ -83,7 +94,7 @@ def test_it_judges_once_in_a_while_and_forgets_when_nothing_is_due_any_more() ->
 
 
 def test_it_takes_more_of_the_time_while_nobody_executes_anything() -> None:
-    pace = Pace()
+    pace = RemovalPace()
     pace.busy = False
     assert pace.share == IDLE
     pace.busy = True

@@ -13,16 +13,16 @@ from ..run import Run
 from ..telling.finding import find_run
 from .batches import Told, each_run
 from .choosing import Choice, RunsOrChoice
-from .many import Wish, ask_chosen
+from .many import VerbForMany, ask_chosen
 from .options import json_argument
 from .output import say, write_json
 from .session import Session
 
 _GOING_ON = (status.QUEUED, status.WAITING, status.RUNNING)
-_CANCEL = Wish("cancel", "cancelled", (*_GOING_ON, status.PAUSED))
-_PAUSE = Wish("pause", "paused", _GOING_ON)
-_RESUME = Wish("resume", "resumed", (status.PAUSED,))
-_SIGNAL = Wish("signal", "signalled", (status.WAITING, status.PAUSED))
+_CANCEL = VerbForMany("cancel", "cancelled", (*_GOING_ON, status.PAUSED))
+_PAUSE = VerbForMany("pause", "paused", _GOING_ON)
+_RESUME = VerbForMany("resume", "resumed", (status.PAUSED,))
+_SIGNAL = VerbForMany("signal", "signalled", (status.WAITING, status.PAUSED))
 
 
 async def signal(

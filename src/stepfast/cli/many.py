@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 import typer
 
 from ..app import Stepfast
-from ..bulk import Bulk, Fits, Tally, chosen
+from ..bulk import Bulk, BulkProgress, Fits, chosen
 from ..listing import ListKeywords
 from ..run import Run
 from ..telling.words import count
@@ -25,7 +25,7 @@ _COUNTED = 10_000
 _TOLD = 3
 
 
-class Wish(NamedTuple):
+class VerbForMany(NamedTuple):
     """What is asked, and how it is told."""
 
     verb: str
@@ -38,7 +38,7 @@ class Wish(NamedTuple):
 
 
 async def ask_chosen(
-    session: Session, choice: Choice, wish: Wish, ask: Callable[[Run[Any]], Awaitable[object]]
+    session: Session, choice: Choice, wish: VerbForMany, ask: Callable[[Run[Any]], Awaitable[object]]
 ) -> NoReturn:
     """Count, ask whether to go on, and go on. Refused runs are told, and make it exit with 1."""
     choices = choice.narrowed(wish.usual)
@@ -71,14 +71,14 @@ def _so_many(number: int) -> str:
     return count(number, "run") if number <= _COUNTED else f"more than {count(_COUNTED, 'run')}"
 
 
-def _tell_count(session: Session, wish: Wish, number: int) -> None:
+def _tell_count(session: Session, wish: VerbForMany, number: int) -> None:
     if session.json:
         write_json({"found": number, wish.done: 0, "refused": []})
     else:
         say(f"would {wish.verb} {_so_many(number)}" if number else "no run is like that")
 
 
-def _tell(session: Session, wish: Wish, number: int, tally: Tally) -> None:
+def _tell(session: Session, wish: VerbForMany, number: int, tally: BulkProgress) -> None:
     shape = _shape(wish, number, tally)
     if session.json:
         write_json(shape)
@@ -91,6 +91,6 @@ def _tell(session: Session, wish: Wish, number: int, tally: Tally) -> None:
         say(f"  and {len(refused) - _TOLD} more (--json lists all)")
 
 
-def _shape(wish: Wish, number: int, tally: Tally) -> dict[str, Any]:
+def _shape(wish: VerbForMany, number: int, tally: BulkProgress) -> dict[str, Any]:
     refused = [{"id": run_id, "error": as_typed(why)} for run_id, why in tally.refused.items()]
     return {"found": number, wish.done: tally.done, "refused": refused}

@@ -17,7 +17,7 @@ from ..telling.words import lasting
 from ..telling.workers import claiming_workers
 from .choosing import Choice
 from .consent import DryRunOption, YesOption
-from .many import Wish, ask_chosen
+from .many import VerbForMany, ask_chosen
 from .options import option
 from .output import say, write_json, write_table
 from .session import Session
@@ -28,7 +28,7 @@ KeyConcurrencyOption = Annotated[str | None, option("--key-concurrency", metavar
 KeyRateOption = Annotated[str | None, option("--key-rate", metavar="N/TIME", help="The same, of each key.")]
 MaxReadyOption = Annotated[str | None, option("--max-ready", metavar="N", help="Starts beyond it are refused.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.")]
-_PURGE = Wish("cancel", "cancelled", (status.QUEUED,))
+_PURGE = VerbForMany("cancel", "cancelled", (status.QUEUED,))
 
 
 async def queues(session: Session) -> None:

@@ -11,10 +11,10 @@ from ..model import status
 from ..run import Run
 from .batches import Told, each_run
 from .choosing import Choice, RunsOrChoice
-from .many import Wish, ask_chosen
+from .many import VerbForMany, ask_chosen
 from .session import Session
 
-_RETRY = Wish("retry", "retried", (status.FAILED,))
+_RETRY = VerbForMany("retry", "retried", (status.FAILED,))
 
 
 async def retry(

@@ -13,7 +13,7 @@ from ..telling.words import count, listed
 _FEW = 5
 
 
-class Wish(NamedTuple):
+class OfferedAction(NamedTuple):
     """An action, as pages offer it."""
 
     action: str
@@ -25,18 +25,18 @@ class Wish(NamedTuple):
     danger: bool = False
 
 
-CANCEL = Wish("cancel", "Cancel", "cancel", danger=True)
-PAUSE = Wish("pause", "Pause", "pause")
-RESUME = Wish("resume", "Resume", "resume")
-RETRY = Wish("retry", "Retry", "retry")
-ANEW = Wish("restart", "Retry from the start", "retry", (("from_start", "1"),))
-SIGNAL = Wish("signal", "Send a signal", "signal")
+CANCEL = OfferedAction("cancel", "Cancel", "cancel", danger=True)
+PAUSE = OfferedAction("pause", "Pause", "pause")
+RESUME = OfferedAction("resume", "Resume", "resume")
+RETRY = OfferedAction("retry", "Retry", "retry")
+ANEW = OfferedAction("restart", "Retry from the start", "retry", (("from_start", "1"),))
+SIGNAL = OfferedAction("signal", "Send a signal", "signal")
 WISHES = {wish.action: wish for wish in (CANCEL, PAUSE, RESUME, RETRY, ANEW, SIGNAL)}
 
 _REVIVED_BY_CANCEL = (status.REASON_NON_DETERMINISM, status.REASON_LOST)
 
 
-def offered(run: RunInfo) -> list[Wish]:
+def offered(run: RunInfo) -> list[OfferedAction]:
     """What can be asked of a run as it stands."""
     if run.completed_at is None:
         undoing = run.status == status.COMPENSATING
@@ -47,7 +47,7 @@ def offered(run: RunInfo) -> list[Wish]:
     return [*again, ANEW, *([CANCEL] if run.reason in _REVIVED_BY_CANCEL else [])]
 
 
-def what_happens(wish: Wish, run: RunInfo, steps: Sequence[StepInfo]) -> str:
+def what_happens(wish: OfferedAction, run: RunInfo, steps: Sequence[StepInfo]) -> str:
     """What will happen if the wish is sent, in a sentence or two."""
     if wish == CANCEL:
         return f"{_how_it_ends(run)} Children that have not ended are cancelled too.{_undone(steps)}"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..app import Stepfast
-from ..bulk import Bulk, Tally
+from ..bulk import Bulk, BulkProgress
 from ..errors import StepfastError
 from ..listing import ListKeywords
 from ..model import status
@@ -30,7 +30,7 @@ _TOLD_EVERY = 10.0
 """Seconds between two words in the audit on how far a job is."""
 
 
-class Wish(NamedTuple):
+class BulkAction(NamedTuple):
     """What can be asked of many runs."""
 
     verb: str
@@ -46,15 +46,15 @@ _GOING_ON = (status.QUEUED, status.RUNNING, status.WAITING)
 WISHES = {
     wish.verb: wish
     for wish in (
-        Wish(
+        BulkAction(
             "cancel", "cancelled", (*_GOING_ON, status.PAUSED), lambda run: run.cancel(),
             "Each ends at once, or after the step that is being executed; its children are cancelled too, and its "
             "completed steps undone where they say how.",
         ),
-        Wish("pause", "paused", _GOING_ON, lambda run: run.pause(),
+        BulkAction("pause", "paused", _GOING_ON, lambda run: run.pause(),
              "Each is held from its next step on, until somebody resumes it."),
-        Wish("resume", "resumed", (status.PAUSED,), lambda run: run.resume(), "Each goes on where it was held."),
-        Wish("retry", "retried", (status.FAILED,), lambda run: run.retry(),
+        BulkAction("resume", "resumed", (status.PAUSED,), lambda run: run.resume(), "Each goes on where it was held."),
+        BulkAction("retry", "retried", (status.FAILED,), lambda run: run.retry(),
              "Each is queued again: recorded steps are kept, what failed is made anew."),
     )
 }  # fmt: skip
@@ -72,14 +72,14 @@ def all_of(choices: Sequence[ListKeywords]) -> Carry:
 class Job:
     """A wish for many runs, under way or done."""
 
-    def __init__(self, wish: Wish, found: str, chosen: str) -> None:
+    def __init__(self, wish: BulkAction, found: str, chosen: str) -> None:
         self.id = new_id()
         self.wish = wish
         self.found = found
         """How many were counted before it began."""
         self.chosen = chosen
         """What they are chosen by, as an address has it."""
-        self.tally = Tally()
+        self.tally = BulkProgress()
         self.began = time.monotonic()
         self.ended: float | None = None
         self.error: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..app import Stepfast
 from ..watching.onlooker import asked_so_far
-from ..watching.pace import Pace
+from ..watching.pace import TabPace
 
 
 class Tabs:
@@ -12,7 +12,7 @@ class Tabs:
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
-        self._pace = Pace(app.settings.watch_rate)
+        self._pace = TabPace(app.settings.watch_rate)
 
     def asked(self) -> int:
         """How many questions were put to the database so far."""

@@ -28,7 +28,7 @@ from .durable_call import call_line, step_key
 from .execution import Execution
 from .matching import PATCH, UNDO
 from .options import RemoteKeywords, StepKeywords
-from .polling import Pace, UntilCall
+from .polling import CheckPace, UntilCall
 from .remote_call import RemoteCall
 from .remote_order import remote_order
 from .run_logging import OfRun
@@ -305,7 +305,7 @@ class ContextBase:
         work, args = self._described("ctx.wait_until", target, args)
         self._check_undo(work, args, {})
         every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
-        pace = Pace(every_ms, _span(timeout, "timeout of ctx.wait_until"))
+        pace = CheckPace(every_ms, _span(timeout, "timeout of ctx.wait_until"))
         return UntilCall(self._execution, self._cursor, work, where, args, pace)
 
     def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:

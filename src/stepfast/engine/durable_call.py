@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import ContextMisuse, NonDeterminismError, RecordedError
 from ..model import status
-from ..model.records import Mail, StepDone, StepRecord, StepWith, TryFailed
+from ..model.records import FailedTry, Mail, StepDone, StepRecord, StepWith
 from ..settings import FORMAT
 from .as_coroutine import AsCoroutine
 from .cursor import Cursor
@@ -252,10 +252,10 @@ class DurableCall(AsCoroutine[T]):
 
     def _failed_try(
         self, error: str, number: int, retry_ms: int, arguments: str | None, format_: int | None = None
-    ) -> TryFailed:
+    ) -> FailedTry:
         """For the log, which keeps it when the record of the failure is forgotten."""
         execution = self._execution
-        return TryFailed(
+        return FailedTry(
             execution.run_id,
             execution.claim,
             self.branch,

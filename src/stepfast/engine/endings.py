@@ -65,7 +65,7 @@ class Leaver(Protocol):
         ...
 
 
-class Verdict(NamedTuple):
+class AfterFailure(NamedTuple):
     """What a failed attempt means."""
 
     reason: str
@@ -73,16 +73,18 @@ class Verdict(NamedTuple):
     """Seconds until the next attempt; None: there is none, and the run fails."""
 
 
-def judge(error: Exception, reason: str, claimed: Claimed, allowed: int, backoff: Backoff, random: Random) -> Verdict:
+def judge(
+    error: Exception, reason: str, claimed: Claimed, allowed: int, backoff: Backoff, random: Random
+) -> AfterFailure:
     """Whether a failed attempt is followed by another. So many are allowed in all; chance spreads the waits."""
     if isinstance(error, DeadlineExceeded):
-        return Verdict(status.REASON_DEADLINE, None)
+        return AfterFailure(status.REASON_DEADLINE, None)
     if isinstance(error, InvalidInput) and error.of_run:
-        return Verdict(status.REASON_INPUT, None)
+        return AfterFailure(status.REASON_INPUT, None)
     if isinstance(error, (ContextMisuse, InvalidInput)):
-        return Verdict(reason, None)
+        return AfterFailure(reason, None)
     failures = claimed.attempt - claimed.first_attempt + 1
-    return Verdict(reason, retry_delay(error, failures, allowed, backoff, random))
+    return AfterFailure(reason, retry_delay(error, failures, allowed, backoff, random))
 
 
 # -- it has come to its end -----------------------------------------------------------------------------------------

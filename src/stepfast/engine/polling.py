@@ -40,7 +40,7 @@ class Checked(msgspec.Struct):
     """When the waiting began."""
 
 
-class Pace(NamedTuple):
+class CheckPace(NamedTuple):
     """How often to ask, and for how long at most, in milliseconds."""
 
     every_ms: int
@@ -56,7 +56,7 @@ class UntilCall(StepCall[T]):
     _kind = "wait_until"
 
     def __init__(
-        self, execution: Execution, cursor: Cursor, work: Work, where: str, args: tuple[Any, ...], pace: Pace
+        self, execution: Execution, cursor: Cursor, work: Work, where: str, args: tuple[Any, ...], pace: CheckPace
     ) -> None:
         self._every_ms, self._timeout_ms = pace
         self._raised: BaseException | None = None

@@ -184,7 +184,7 @@ class KeysSeen(NamedTuple):
     key: str = ""
 
 
-class Wish(NamedTuple):
+class WantedRuns(NamedTuple):
     """What a worker would take from a limited queue."""
 
     queue: str

@@ -9,19 +9,19 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from .records import Entry, Lane, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
+from .records import Entry, FailedTry, Lane, StepDone, StepRunning, StepWith, Transition, ValueSet
 from .tally import Believer
 
 NO_DOUBTS: Mapping[str, Believer] = MappingProxyType({})
 
-E = TypeVar("E", StepDone, StepWith, TryFailed, StepRunning, ValueSet, Transition)
+E = TypeVar("E", StepDone, StepWith, FailedTry, StepRunning, ValueSet, Transition)
 
 
 class Batch(Struct, gc=False):
     """What one flush carries, sorted by what is to be done with it."""
 
     steps: list[StepDone] = field(default_factory=list)
-    tries: list[TryFailed] = field(default_factory=list)
+    tries: list[FailedTry] = field(default_factory=list)
     running: list[StepRunning] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
     joint: list[StepWith] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Batch(Struct, gc=False):
             self.steps.append(entry)
         elif isinstance(entry, Transition):
             self.transitions.append(entry)
-        elif isinstance(entry, TryFailed):
+        elif isinstance(entry, FailedTry):
             self.tries.append(entry)
         elif isinstance(entry, StepWith):
             self.joint.append(entry)

@@ -208,7 +208,7 @@ class StepWith(Struct, gc=False):
         return self.step.claim
 
 
-class TryFailed(Struct, gc=False):
+class FailedTry(Struct, gc=False):
     """Journal entry: one failed try of a step, or (at position ``RUN_ITSELF``) one failed attempt of the run."""
 
     run_id: str
@@ -294,7 +294,7 @@ class Transition(Struct, gc=False):
     """What observers leave for whoever takes the run next."""
 
 
-Entry = StepDone | StepWith | TryFailed | StepRunning | ValueSet | Transition
+Entry = StepDone | StepWith | FailedTry | StepRunning | ValueSet | Transition
 
 
 class Mail(Struct, gc=False):

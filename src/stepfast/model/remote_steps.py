@@ -151,7 +151,7 @@ class RemoteStep(Struct, gc=False):
         return Task(self.step_id, self.run_id, self.seq, self.name, self.group, self.input, self.attempt, self.trace)
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a run is told of its step."""
 
     status: str
@@ -163,7 +163,7 @@ class Judged(NamedTuple):
     """A step after something was heard of it."""
 
     step: RemoteStep
-    outcome: Outcome | None = None
+    outcome: StepOutcome | None = None
     """What its run is to be told; None: nothing yet."""
     failed_try: str | None = None
     """The error of an attempt that another one follows."""
@@ -178,7 +178,7 @@ class Label(NamedTuple):
     """When the last attempt was sent."""
 
 
-def label(step: RemoteStep, outcome: Outcome) -> str:
+def label(step: RemoteStep, outcome: StepOutcome) -> str:
     """The label of an outcome, in one word."""
     return f"{outcome.status}:{step.attempt}:{step.dispatched_at}"
 
@@ -203,16 +203,16 @@ def judge(step: RemoteStep, result: Result, now: int, random: _random.Random | N
     if result.status == COMPLETED:
         problem = _misfit(result.output)
         if problem is None:
-            return _over(step, result, now, Outcome(COMPLETED, result.output or "null", None))
+            return _over(step, result, now, StepOutcome(COMPLETED, result.output or "null", None))
         said = error_text(f"the worker's output is not usable: {problem}", retryable=False)
-        return _over(step, result, now, Outcome(FAILED, None, said))
+        return _over(step, result, now, StepOutcome(FAILED, None, said))
     if step.state == OUTBOX:
         return Judged(step)  # the next attempt is on its way, and this is a second word on the last one
     if is_stale(result, step.attempt, step.dispatched_at):
         return send_again(step, now, "old failures came in the place of its result")
     text, again = read_error(result.error)
     if not again or step.attempt > step.retries:
-        return _over(step, result, now, Outcome(FAILED, None, text))
+        return _over(step, result, now, StepOutcome(FAILED, None, text))
     wait = int(read_backoff(step.backoff).delay(step.attempt, random) * 1000)
     return Judged(replace(step, state=OUTBOX, attempt=step.attempt + 1, due_at=now + wait), None, text)
 
@@ -231,13 +231,13 @@ def send_again(step: RemoteStep, now: int, why: str) -> Judged:
     if step.resent < MOST_RESENT:
         return Judged(replace(step, state=OUTBOX, resent=step.resent + 1, due_at=now))
     said = error_text(f"it was sent out {step.resent + 1} times, because {why}: is one engine alone on its tables?")
-    return Judged(_closed(step, SETTLED, now), Outcome(FAILED, None, said))
+    return Judged(_closed(step, SETTLED, now), StepOutcome(FAILED, None, said))
 
 
 def refused(step: RemoteStep, now: int, why: str) -> Judged:
     """The transport does not take its task, and would not another time."""
     said = error_text(f"the transport refuses it: {why}", retryable=False)
-    return Judged(_closed(step, SETTLED, now), Outcome(FAILED, None, said))
+    return Judged(_closed(step, SETTLED, now), StepOutcome(FAILED, None, said))
 
 
 def sent(step: RemoteStep, now: int, look_ms: int) -> RemoteStep:
@@ -324,7 +324,7 @@ def read_backoff(text: str) -> Backoff:
     return msgspec.json.decode(text, type=Backoff)
 
 
-def _over(step: RemoteStep, result: Result, now: int, outcome: Outcome) -> Judged:
+def _over(step: RemoteStep, result: Result, now: int, outcome: StepOutcome) -> Judged:
     waited = queue_wait(result.started_at, step.dispatched_at)
     return Judged(replace(_closed(step, SETTLED, now), queue_ms=waited), outcome)
 

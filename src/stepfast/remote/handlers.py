@@ -12,7 +12,7 @@ from ..engine.signature import input_type, is_async, name_of, positional, source
 from ..errors import ConfigurationError, InvalidInput, PayloadError, sentence
 from ..model.payload import Payloads, check_type
 from ..settings import FORMAT
-from .messages import COMPLETED, FAILED, Claimed, Outcome, RemoteTask, error_text, no_handler, refusal
+from .messages import COMPLETED, FAILED, ClaimedTask, RemoteTask, TaskOutcome, error_text, no_handler, refusal
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -60,7 +60,7 @@ class Performer:
         self._payloads = payloads
         self._in_thread = in_thread
 
-    async def perform(self, task: Claimed, started_at: int) -> Outcome:
+    async def perform(self, task: ClaimedTask, started_at: int) -> TaskOutcome:
         """The outcome. Only a cancellation from outside comes through; an error of the code is an outcome, too."""
         handler = self._handlers.get(task.name)
         if handler is None:
@@ -81,9 +81,9 @@ class Performer:
             text = self._payloads.encode(output, f"the output of {task.name!r}")
         except Exception as error:
             return _failed(task, refusal(_said(error)), started_at)
-        return Outcome(task.step_id, task.attempt, COMPLETED, text, None, started_at)
+        return TaskOutcome(task.step_id, task.attempt, COMPLETED, text, None, started_at)
 
-    async def _call(self, handler: Handler, task: Claimed, value: Any) -> Any:
+    async def _call(self, handler: Handler, task: ClaimedTask, value: Any) -> Any:
         arguments = [value]
         if handler.takes_task:
             arguments.append(RemoteTask(task.step_id, task.run_id, task.name, task.attempt))
@@ -94,8 +94,8 @@ class Performer:
         return await output if inspect.isawaitable(output) else output
 
 
-def _failed(task: Claimed, error: str, started_at: int) -> Outcome:
-    return Outcome(task.step_id, task.attempt, FAILED, None, error, started_at)
+def _failed(task: ClaimedTask, error: str, started_at: int) -> TaskOutcome:
+    return TaskOutcome(task.step_id, task.attempt, FAILED, None, error, started_at)
 
 
 def _said(error: Exception) -> str:

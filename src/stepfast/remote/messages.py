@@ -12,7 +12,7 @@ from ..errors import NonRetryableError
 from ..model.remote_steps import Result, Task
 from ..model.status import COMPLETED, FAILED
 
-__all__ = ["COMPLETED", "FAILED", "Claimed", "FatalError", "Outcome", "RemoteTask", "Result", "Task"]
+__all__ = ["COMPLETED", "FAILED", "ClaimedTask", "FatalError", "RemoteTask", "Result", "Task", "TaskOutcome"]
 
 _LONGEST_MESSAGE = 64 * 1024
 _LONGEST_STACK = 16 * 1024
@@ -27,7 +27,7 @@ class FatalError(NonRetryableError):
         self.code = code
 
 
-class Claimed(NamedTuple):
+class ClaimedTask(NamedTuple):
     """A task that this worker holds."""
 
     step_id: str
@@ -46,7 +46,7 @@ class Claimed(NamedTuple):
         return self.step_id, self.attempt
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """What a worker has to say of a task it holds."""
 
     step_id: str

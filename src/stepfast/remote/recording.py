@@ -13,7 +13,7 @@ from ..engine.clock import Clock
 from ..errors import DatabaseRefused
 from ..settings import Settings
 from ..worker.patience import dutifully
-from .messages import FAILED, Outcome, refusal
+from .messages import FAILED, TaskOutcome, refusal
 from .names import ids_of_step
 from .serving import Key, Serving
 
@@ -39,16 +39,16 @@ class Recorder:
         self._logger = logger
         self._clock = clock
         self._written = written
-        self._waiting: list[Outcome] = []
-        self._writing: list[Outcome] = []
-        self._later: dict[Key, tuple[float, Outcome]] = {}
+        self._waiting: list[TaskOutcome] = []
+        self._writing: list[TaskOutcome] = []
+        self._later: dict[Key, tuple[float, TaskOutcome]] = {}
         """What was put off, and since when."""
         self._news = asyncio.Event()
         self.emptied = asyncio.Event()
         """Set while nothing waits."""
         self.emptied.set()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: TaskOutcome) -> None:
         """To be written soon."""
         self._waiting.append(outcome)
         self.emptied.clear()
@@ -72,7 +72,7 @@ class Recorder:
             if not self._later:
                 self.emptied.set()
 
-    async def _write(self, outcomes: list[Outcome]) -> None:
+    async def _write(self, outcomes: list[TaskOutcome]) -> None:
         """Write them; if the database takes one of them for unfit, the others do not hang on it."""
         try:
             recorded = await dutifully(
@@ -107,16 +107,16 @@ class Recorder:
         limit = self._clock.now() - _PUT_OFF
         return {key[0] for key, (since, _) in self._later.items() if since < limit}
 
-    def _put_off(self, outcome: Outcome) -> None:
+    def _put_off(self, outcome: TaskOutcome) -> None:
         since = self._later[outcome.key][0] if outcome.key in self._later else self._clock.now()
         self._later[outcome.key] = since, outcome
         self._clock.after(_AGAIN, self.add, outcome)
 
-    async def _refused(self, outcome: Outcome, error: DatabaseRefused) -> None:
+    async def _refused(self, outcome: TaskOutcome, error: DatabaseRefused) -> None:
         """The step fails, and says why; unless it is this very sentence that the database does not take."""
         told = refusal(f"the database does not take the result: {error}")
         self._later.pop(outcome.key, None)
-        failure = Outcome(outcome.step_id, outcome.attempt, FAILED, None, told, outcome.started_at)
+        failure = TaskOutcome(outcome.step_id, outcome.attempt, FAILED, None, told, outcome.started_at)
         if outcome.status == FAILED and outcome.output is None and outcome.error == told:
             ids = ids_of_step(outcome.step_id)
             self._logger.error("step %s: %s; its task is left to others", outcome.step_id, error, extra=ids)
@@ -124,7 +124,7 @@ class Recorder:
             await self._write([failure])
 
 
-def _portion(waiting: list[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+def _portion(waiting: list[TaskOutcome]) -> tuple[list[TaskOutcome], list[TaskOutcome]]:
     """What goes out now, and what is left for the next time."""
     size = 0
     for count, outcome in enumerate(waiting):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from .database import Database, Work
-from .messages import Claimed, Outcome
+from .messages import ClaimedTask, TaskOutcome
 
 Key = tuple[str, int]
 """A step's id and the attempt."""
@@ -35,14 +35,14 @@ class Serving:
         self._group = group
         self._lease_ms = int(lease * 1000)
 
-    async def claim(self, most: int) -> list[Claimed]:
+    async def claim(self, most: int) -> list[ClaimedTask]:
         """Take up to so many tasks, the oldest first."""
         async with self._database.transaction() as work:
             rows = await work.fetch("due", grp=self._group, lease=self._lease_ms, most=most)
             if not rows:
                 return []
             await work.execute("stamp", worker=self._worker, ids=tuple(row[0] for row in rows))
-        return sorted((Claimed(*row) for row in rows), key=lambda task: (task.created_at, task.seq))
+        return sorted((ClaimedTask(*row) for row in rows), key=lambda task: (task.created_at, task.seq))
 
     async def renew(self, keys: Sequence[Key]) -> set[Key]:
         """Hold tasks for another lease; those that are still held."""
@@ -67,7 +67,7 @@ class Serving:
             if strays:
                 await work.execute("let_go", ids=_ids(strays))
 
-    async def record(self, outcomes: Sequence[Outcome], overdue: Collection[str] = ()) -> Recorded:
+    async def record(self, outcomes: Sequence[TaskOutcome], overdue: Collection[str] = ()) -> Recorded:
         """Write results and end their tasks, as one. A result is put off while an engine is reading the failure of an
         earlier attempt, because the engine then deletes whatever is in that row; unless its step is ``overdue``."""
         async with self._database.transaction() as work:
@@ -101,7 +101,7 @@ def _ids(keys: Iterable[Key]) -> tuple[str, ...]:
     return tuple(sorted(key[0] for key in keys))
 
 
-def _row(outcome: Outcome, run_id: str, seq: int) -> dict[str, object]:
+def _row(outcome: TaskOutcome, run_id: str, seq: int) -> dict[str, object]:
     return {
         "step_id": outcome.step_id,
         "run_id": run_id,

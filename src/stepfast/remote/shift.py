@@ -22,7 +22,7 @@ from ..worker.clockwork import REAL, Clockwork
 from ..worker.patience import dutifully
 from .database import Database
 from .handlers import Handler, Performer
-from .messages import Claimed
+from .messages import ClaimedTask
 from .names import LONGEST, ids_of_step
 from .recording import Recorder
 from .serving import Key, Serving
@@ -165,7 +165,7 @@ class Shift:
         behind = len(self._recorder.unrecorded) >= 2 * max(self._options.concurrency, self._options.batch)
         return 0 if behind else self._options.concurrency - len(self._running)
 
-    async def _ask(self, wanted: int) -> list[Claimed]:
+    async def _ask(self, wanted: int) -> list[ClaimedTask]:
         try:
             return await dutifully(
                 lambda: self._claim_once(wanted),
@@ -180,7 +180,7 @@ class Shift:
                 raise
             return []
 
-    async def _claim_once(self, wanted: int) -> list[Claimed]:
+    async def _claim_once(self, wanted: int) -> list[ClaimedTask]:
         if self._doubt:
             await self._serving.give_back_strays(self._keys())
             self._doubt = False
@@ -190,12 +190,12 @@ class Shift:
             self._doubt = True
             raise
 
-    def _accept(self, task: Claimed) -> None:
+    def _accept(self, task: ClaimedTask) -> None:
         """Begin with a task. One that runs here already was ours all the time, only its lease had run out."""
         if task.key not in self._running and task.key not in self._recorder.unrecorded:
             self._running[task.key] = asyncio.create_task(self._perform(task), name=f"stepfast-remote {task.step_id}")
 
-    async def _perform(self, task: Claimed) -> None:
+    async def _perform(self, task: ClaimedTask) -> None:
         began = self._clock.now()
         try:
             # Only the database's clock is told to others.
@@ -207,7 +207,7 @@ class Shift:
                 del self._running[task.key]
             self._freed.set()
 
-    def _is_ours(self, task: Claimed) -> bool:
+    def _is_ours(self, task: ClaimedTask) -> bool:
         """Whether the present code still stands for the task: a handler may ignore that its task was lost."""
         return self._running.get(task.key) is asyncio.current_task()
 

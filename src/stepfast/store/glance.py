@@ -21,7 +21,7 @@ from .flows.requests import Ask, Flow, T
 from .remembered import Remembered
 from .shown import fits, show
 from .statements import OLDEST
-from .statistics import Alike, Tally
+from .statistics import Alike, RunCount
 
 FAR = 50_000
 """Rows that are looked at for a page of a list, where no index knows what it is narrowed by."""
@@ -43,7 +43,7 @@ class TookTooLong(StepfastError):
         )
 
 
-class Found(NamedTuple):
+class FoundRuns(NamedTuple):
     """Runs that were found, and how far they were looked for."""
 
     ids: list[str]
@@ -133,11 +133,11 @@ class BaseGlance(BaseStore):
 
     # -- finding runs ----------------------------------------------------------------------------------------------
 
-    async def find(self, filters: Filters, far: int, oldest_first: bool = False) -> Found:
+    async def find(self, filters: Filters, far: int, oldest_first: bool = False) -> FoundRuns:
         """The first runs that the filters let through, looking at ``far`` rows at most."""
         found, reached = await self._rows(filters, far, oldest_first)
         ids = await self._as_shown(filters, found, oldest_first)
-        return Found(sorted(ids, reverse=not oldest_first)[: filters.limit], reached)
+        return FoundRuns(sorted(ids, reverse=not oldest_first)[: filters.limit], reached)
 
     async def _rows(self, filters: Filters, far: int, oldest_first: bool) -> tuple[dict[str, bool], str | None]:
         """Runs by what their rows say, with whether they are dag runs under way; and where the look ended."""
@@ -261,9 +261,9 @@ class BaseGlance(BaseStore):
         kind ``most`` are counted over all queues."""
         return [tuple(row) for row in await self._fetch("glance_depths", most)]
 
-    async def ended_lately(self, runs: int, since_ms: int) -> list[Tally]:
+    async def ended_lately(self, runs: int, since_ms: int) -> list[RunCount]:
         """What ended within a span of time, among the newest ``runs``."""
-        return [Tally(*row) for row in (await self._fetch("stats_ended", runs, since_ms))[1:]]
+        return [RunCount(*row) for row in (await self._fetch("stats_ended", runs, since_ms))[1:]]
 
     async def failed_alike(self, alike: Alike, since_ms: int, counts: int) -> list[str]:
         """The runs that failed like this and can be retried, of those that ``failures`` tells of."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, InvalidState
-from ..model.admission import Admission, Usage, Wish
+from ..model.admission import Admission, Usage, WantedRuns
 from ..model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ..model.gate import Bound, Decision, Gate
 from ..model.records import (
@@ -426,7 +426,7 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         ...
 
     async def claim_limited(
-        self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int] = NOTHING
+        self, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int] = NOTHING
     ) -> Admission:
         """Ready runs of a limited queue, as many as its limits allow. Called again with the same token it returns what
         the first call took."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ..model.schedules import ScheduleRow, ScheduleSpec
 from .flows import scheduling
 from .flows.requests import Flow, T
-from .flows.scheduling import Declaration, Fired, Found, Shot
+from .flows.scheduling import Declaration, Fired, FoundSchedule, Shot
 
 
 class ScheduleStore(Protocol):
@@ -22,15 +22,15 @@ class ScheduleStore(Protocol):
         """Store what the code of a worker declares; without a worker only what is not there yet."""
         ...
 
-    async def put_schedule(self, spec: ScheduleSpec) -> Found:
+    async def put_schedule(self, spec: ScheduleSpec) -> FoundSchedule:
         """Make a schedule, or change it; refused if live workers declare it."""
         ...
 
-    async def delete_schedule(self, name: str) -> Found:
+    async def delete_schedule(self, name: str) -> FoundSchedule:
         """Delete a schedule; refused if live workers declare it."""
         ...
 
-    async def hold_schedule(self, name: str, hold: bool) -> Found:
+    async def hold_schedule(self, name: str, hold: bool) -> FoundSchedule:
         """Pause a schedule, or let it go on."""
         ...
 
@@ -67,15 +67,15 @@ class BaseSchedules:
         """Store what code declares."""
         return await self._drive(scheduling.declare, worker, specs)
 
-    async def put_schedule(self, spec: ScheduleSpec) -> Found:
+    async def put_schedule(self, spec: ScheduleSpec) -> FoundSchedule:
         """Make or change the schedule of a name."""
         return await self._drive(scheduling.put_schedule, spec)
 
-    async def delete_schedule(self, name: str) -> Found:
+    async def delete_schedule(self, name: str) -> FoundSchedule:
         """Delete the schedule of a name."""
         return await self._drive(scheduling.delete_schedule, name)
 
-    async def hold_schedule(self, name: str, hold: bool) -> Found:
+    async def hold_schedule(self, name: str, hold: bool) -> FoundSchedule:
         """Pause a schedule, or let it go on."""
         return await self._drive(scheduling.hold_schedule, name, hold)
 

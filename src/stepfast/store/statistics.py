@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 
-class Tally(NamedTuple):
+class RunCount(NamedTuple):
     """Runs of a workflow in a queue that stand in a status."""
 
     workflow: str
@@ -55,8 +55,8 @@ class Took(NamedTuple):
 class Sample(NamedTuple):
     """What was found, and in how much."""
 
-    ended: list[Tally]
-    unfinished: list[Tally]
+    ended: list[RunCount]
+    unfinished: list[RunCount]
     failures: list[Failures]
     steps: list[Took]
     looked_at: int
@@ -88,8 +88,8 @@ class BaseStatistics:
         """What happened within a span of time."""
         (_, _, _, looked_at, reach), *ended = await self._fetch("stats_ended", runs, since_ms)
         return Sample(
-            [Tally(*row) for row in ended],
-            [Tally(*row) for row in await self._fetch("stats_open", counts)],
+            [RunCount(*row) for row in ended],
+            [RunCount(*row) for row in await self._fetch("stats_open", counts)],
             await self.failures(since_ms, counts),
             [Took(*row) for row in await self._fetch("stats_steps", runs, since_ms, steps)],
             looked_at,

@@ -8,7 +8,7 @@ LONGEST = 60.0
 """A tab looks again after a minute at the latest."""
 
 
-class Pace:
+class TabPace:
     """Hands out turns, so that all tabs of a process together ask no more than so many questions a second."""
 
     def __init__(self, rate: float) -> None:

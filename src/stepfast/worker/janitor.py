@@ -11,7 +11,7 @@ Several workers do no harm to each other: who finds another at it, or what it fo
 from __future__ import annotations
 
 from .kit import Kit
-from .pacing import Pace, Progress, due_of
+from .pacing import Progress, RemovalPace, due_of
 from .removing import FIRST, Remover, keep_of
 
 _EVERY = 12
@@ -29,7 +29,7 @@ class Janitor:
         self._kit = kit
         self._clock, self._settings = kit.clock, kit.settings
         self._keep = keep_of(kit.settings)
-        self._pace = Pace(may_be_late=self._lag)
+        self._pace = RemovalPace(may_be_late=self._lag)
         self._remover = Remover(kit.store, self._keep, kit.clock, pace=self._pace)
         self._mark = FIRST
         """Everything before it was old when it was last looked at, and is gone or stays for a reason."""

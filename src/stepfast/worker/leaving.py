@@ -10,7 +10,7 @@ from ..engine.failure import encode_error
 from ..engine.run_logging import ids_of
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, PayloadError, RunSuspended
 from ..model import status
-from ..model.records import RUN_ITSELF, Transition, TryFailed
+from ..model.records import RUN_ITSELF, FailedTry, Transition
 from .cache import HistoryCache
 from .graphs import Graphs
 from .journal import Journal
@@ -93,7 +93,7 @@ class Leaving:
     def note_attempt(self, execution: Execution, error: str) -> None:
         """The failed attempt goes into the activity log, in the same flush as what becomes of the run."""
         self._journal.note(
-            TryFailed(
+            FailedTry(
                 execution.run_id,
                 execution.claim,
                 "",

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ..model.admission import Admission, KeysSeen, Wish
+from ..model.admission import Admission, KeysSeen, WantedRuns
 from ..model.events import ClaimAnswered
 from ..model.records import Claimed, Lane, Transition
 from .claimer import MARK_SLACK, Claimer
@@ -222,12 +222,14 @@ class LimitedClaimer:
         worker, asked_at = self._me.id, self._clock.now()
         if asked_at - known.seen_since > _SEEN:
             known.seen, known.seen_since = {}, asked_at
-        wish = Wish(queue, list(known.lanes.items()), self._me.versions, free, known.keys_seen, known.seen, suspects)
+        want = WantedRuns(
+            queue, list(known.lanes.items()), self._me.versions, free, known.keys_seen, known.seen, suspects
+        )
         self.expected = free
         with self._claimer.questions.ask() as token:
             try:
                 done = await self._kit.ask(
-                    lambda: self._kit.store.claim_limited(worker, token, wish, self._room.remembered),
+                    lambda: self._kit.store.claim_limited(worker, token, want, self._room.remembered),
                     "claim", lambda: self._claimer.stopped,
                 )  # fmt: skip
             finally:

@@ -64,7 +64,7 @@ def due_of(runs: Sequence[Ended], keep: Keep) -> float:
     return median_low([run.completed_at + kept[run.id] for run in runs]) / 1000
 
 
-class Pace:
+class RemovalPace:
     """The pace of one worker. How far removing has come is seen in the database, so that workers that take
     turns judge alike."""
 

@@ -13,7 +13,7 @@ from ..engine.clock import Clock
 from ..model.keeping import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
 from ..settings import Settings
 from ..store import Store
-from .pacing import OF_OPERATORS, Pace, rest_after
+from .pacing import OF_OPERATORS, RemovalPace, rest_after
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Remover:
         keep: Keep,
         clock: Clock,
         archive: Archive | None = None,
-        pace: Pace | None = None,
+        pace: RemovalPace | None = None,
     ) -> None:
         """``pace``: that of workers, which leave it to whoever is at it already; None: that of an operator."""
         self._store = store

@@ -11,7 +11,7 @@ from ...watching.searching import Counted, count_runs
 from ..answers import Page
 from ..asking import Question
 from ..filters import Filters
-from ..jobs import WISHES, Wish
+from ..jobs import WISHES, BulkAction
 from ..refusals import Refused
 from ..visit import Visit
 
@@ -40,7 +40,7 @@ async def job(visit: Visit) -> Page:
     return Page("job.html", shown, found.shape(), again=_AGAIN if found.ended is None else None)
 
 
-def wish_of(visit: Visit) -> Wish:
+def wish_of(visit: Visit) -> BulkAction:
     """What is asked of them."""
     wish = WISHES.get(visit.params["action"])
     if wish is None:
@@ -48,7 +48,7 @@ def wish_of(visit: Visit) -> Wish:
     return wish
 
 
-def choices_of(wish: Wish, filters: Filters) -> list[ListKeywords]:
+def choices_of(wish: BulkAction, filters: Filters) -> list[ListKeywords]:
     """The filters for each status that is meant. All runs at once are not meant by a link that names none."""
     if not filters.any:
         raise Refused(400, "which runs? Narrow the list down by a filter first")

@@ -19,7 +19,7 @@ from ...model.admission import (
     KeysSeen,
     Room,
     Usage,
-    Wish,
+    WantedRuns,
     begun,
     choose,
     free_at_once,
@@ -44,29 +44,29 @@ _UNCOUNTED_MS = 5000
 _PRUNED_EVERY_MS = 10_000
 
 
-def claim_limited(worker: str, token: int, wish: Wish, again: bool, most_bytes: int) -> Flow[Admission]:
+def claim_limited(worker: str, token: int, want: WantedRuns, again: bool, most_bytes: int) -> Flow[Admission]:
     """Take what the limits allow. ``again``: the same was asked before, and the reply may have been lost."""
     if again and (taken := (yield from _claimed(worker, token))):
-        return Admission(taken, left=True, again=True, keys_seen=wish.keys_seen)
-    rows = yield from ask("lock_queue", wish.queue)
-    gate = read_gate(rows[0]) if rows else Gate(wish.queue)
+        return Admission(taken, left=True, again=True, keys_seen=want.keys_seen)
+    rows = yield from ask("lock_queue", want.queue)
+    gate = read_gate(rows[0]) if rows else Gate(want.queue)
     if gate.paused or not gate.limited:
         return Admission(limited=False)
     usage = yield from _usage(gate)
-    if free_at_once(gate.limits, usage.whole, wish.room) == 0:
-        return Admission(left=True, keys_seen=wish.keys_seen)
-    front = yield from _front(gate, wish, usage)
-    choice = choose(front.candidates, gate.limits, usage, Room(wish.room, most_bytes))
-    taken = yield from _take(worker, token, choice, wish)
+    if free_at_once(gate.limits, usage.whole, want.room) == 0:
+        return Admission(left=True, keys_seen=want.keys_seen)
+    front = yield from _front(gate, want, usage)
+    choice = choose(front.candidates, gate.limits, usage, Room(want.room, most_bytes))
+    taken = yield from _take(worker, token, choice, want)
     # They began no later than their rows were read: so much later than this the next may begin.
     now = max((run.now_ms for run in taken), default=usage.now)
     yield from _log(gate, begun(choice.taken, (run.id for run in taken)), now)
-    return _admission(taken, choice, front, usage, wish)
+    return _admission(taken, choice, front, usage, want)
 
 
-def _admission(taken: list[Claimed], choice: Choice, front: _Front, usage: Usage, wish: Wish) -> Admission:
+def _admission(taken: list[Claimed], choice: Choice, front: _Front, usage: Usage, want: WantedRuns) -> Admission:
     missed = len(taken) < len(choice.taken)  # somebody holds their rows
-    full = len(taken) == wish.room
+    full = len(taken) == want.room
     next_at = sooner(choice.next_at, front.next_at)
     return Admission(
         taken,
@@ -141,77 +141,77 @@ class _Front(NamedTuple):
     """Lanes in which more has to be looked through for runs without a key, and from where."""
 
 
-def _front(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Front]:
-    if wish.suspects:
-        return (yield from _suspects(gate, wish, usage))
-    limits, room = gate.limits, free_at_once(gate.limits, usage.whole, wish.room)
+def _front(gate: Gate, want: WantedRuns, usage: Usage) -> Flow[_Front]:
+    if want.suspects:
+        return (yield from _suspects(gate, want, usage))
+    limits, room = gate.limits, free_at_once(gate.limits, usage.whole, want.room)
     found = []
     if limits.rate is not None or limits.key_rate is not None:
-        workflows = sorted({lane.workflow for lane, _ in wish.lanes})
-        found = yield from _candidates("ready_resuming", wish.queue, workflows, room)
+        workflows = sorted({lane.workflow for lane, _ in want.lanes})
+        found = yield from _candidates("ready_resuming", want.queue, workflows, room)
     if free_starts(limits.rate, usage.whole, room) == 0:
         yield from _count_keys(gate, usage, [run.key for run in found])
         return _Front(found, True, usage.whole.next_at)
     if limits.on_keys:
-        return (yield from _front_of_keys(gate, wish, usage, room, found))
-    lanes = Rows((lane.workflow, lane.priority, mark) for lane, mark in wish.lanes)
-    first = yield from _candidates("ready_limited", wish.queue, lanes, room)
+        return (yield from _front_of_keys(gate, want, usage, room, found))
+    lanes = Rows((lane.workflow, lane.priority, mark) for lane, mark in want.lanes)
+    first = yield from _candidates("ready_limited", want.queue, lanes, room)
     return _Front(found + first, len(first) == room)
 
 
-def _front_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[Candidate]) -> Flow[_Front]:
+def _front_of_keys(gate: Gate, want: WantedRuns, usage: Usage, room: int, found: list[Candidate]) -> Flow[_Front]:
     """The first of each of a bounded number of keys; and of those that have none."""
     limits = gate.limits
-    unkeyed, seen = yield from _unkeyed(wish, room)
+    unkeyed, seen = yield from _unkeyed(want, room)
     found = found + unkeyed
-    pairs, keys_seen = yield from _next_keys(wish)
+    pairs, keys_seen = yield from _next_keys(want)
     yield from _count_keys(gate, usage, [key for _, key in pairs] + [run.key for run in found])
     counts = {key: usage.keys.get(key, NOTHING) for _, key in pairs}
     open_ = {key for key, count in counts.items() if is_open(limits, count)}
     if open_:
         most = min(room, limits.key_concurrency or room)
         wanted = Rows(pair for pair in pairs if pair[1] in open_)
-        found += yield from _candidates("ready_of_keys", wish.queue, wanted, most)
+        found += yield from _candidates("ready_of_keys", want.queue, wanted, most)
     next_at = min((count.next_at for key, count in counts.items() if key not in open_ and count.next_at), default=None)
     return _Front(found, bool(pairs or found or seen), next_at, keys_seen, seen)
 
 
-def _unkeyed(wish: Wish, room: int) -> Flow[tuple[list[Candidate], dict[Lane, int]]]:
+def _unkeyed(want: WantedRuns, room: int) -> Flow[tuple[list[Candidate], dict[Lane, int]]]:
     """The first runs without a key, among so many of each lane; and where to look on in lanes that have none there."""
-    lanes = Rows((lane.workflow, lane.priority, wish.seen.get(lane, 0)) for lane, _ in wish.lanes)
-    found = yield from _candidates("ready_unkeyed", wish.queue, lanes, room, _UNKEYED)
+    lanes = Rows((lane.workflow, lane.priority, want.seen.get(lane, 0)) for lane, _ in want.lanes)
+    found = yield from _candidates("ready_unkeyed", want.queue, lanes, room, _UNKEYED)
     have = {(run.workflow, run.priority) for run in found}
-    rows = yield from ask("ends_of_unkeyed", wish.queue, lanes, _UNKEYED)
+    rows = yield from ask("ends_of_unkeyed", want.queue, lanes, _UNKEYED)
     return found, {
-        Lane(wish.queue, workflow, priority): place + 1
+        Lane(want.queue, workflow, priority): place + 1
         for workflow, priority, place in rows
         if place is not None and (workflow, priority) not in have
     }
 
 
-def _next_keys(wish: Wish) -> Flow[tuple[list[tuple[str, str]], KeysSeen]]:
+def _next_keys(want: WantedRuns) -> Flow[tuple[list[tuple[str, str]], KeysSeen]]:
     """The keys behind the last one seen that have something ready, workflow by workflow; and how far they are seen
     then. After the last key it begins anew."""
     pairs: list[tuple[str, str]] = []
-    for workflow in sorted({lane.workflow for lane, _ in wish.lanes}):
-        if workflow < wish.keys_seen.workflow:
+    for workflow in sorted({lane.workflow for lane, _ in want.lanes}):
+        if workflow < want.keys_seen.workflow:
             continue
-        after = wish.keys_seen.key if workflow == wish.keys_seen.workflow else ""
-        rows = yield from ask("next_keys", wish.queue, workflow, after, _KEYS - len(pairs))
+        after = want.keys_seen.key if workflow == want.keys_seen.workflow else ""
+        rows = yield from ask("next_keys", want.queue, workflow, after, _KEYS - len(pairs))
         pairs += [(workflow, row[0]) for row in rows]
         if len(pairs) == _KEYS:
             return pairs, KeysSeen(*pairs[-1])
     return pairs, KeysSeen()
 
 
-def _suspects(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Front]:
+def _suspects(gate: Gate, want: WantedRuns, usage: Usage) -> Flow[_Front]:
     """The runs that workers have died with, those with the fewest losses, as many as there is room for."""
-    workflows = sorted(wish.versions)
-    found = yield from _candidates("ready_suspects", wish.queue, workflows, max(wish.suspects))
+    workflows = sorted(want.versions)
+    found = yield from _candidates("ready_suspects", want.queue, workflows, max(want.suspects))
     group: list[Candidate] = []
     if found:
         fewest = min(run.losses for run in found)
-        room = wish.suspects[min(fewest - SUSPECT_LOSSES, len(wish.suspects) - 1)]
+        room = want.suspects[min(fewest - SUSPECT_LOSSES, len(want.suspects) - 1)]
         group = [run for run in found if run.losses == fewest][:room]
     yield from _count_keys(gate, usage, [run.key for run in group])
     return _Front(group, len(found) > len(group))
@@ -228,11 +228,11 @@ def _candidates(name: str, *arguments: object) -> Flow[list[Candidate]]:
 # -- taking ------------------------------------------------------------------------------------------------
 
 
-def _take(worker: str, token: int, choice: Choice, wish: Wish) -> Flow[list[Claimed]]:
+def _take(worker: str, token: int, choice: Choice, want: WantedRuns) -> Flow[list[Claimed]]:
     """Take the chosen runs, but for those whose rows somebody else holds."""
     if not choice.taken:
         return []
-    yield from put("take_limited", [(run.id, worker, token, wish.versions[run.workflow]) for run in choice.taken])
+    yield from put("take_limited", [(run.id, worker, token, want.versions[run.workflow]) for run in choice.taken])
     before = {run.id: run for run in choice.taken}
     taken = yield from _claimed(worker, token)
     for run in taken:

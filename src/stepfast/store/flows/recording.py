@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...model import status
 from ...model.batches import Batch, FlushAnswer
-from ...model.records import StepDone, StepRunning, StepWith, TryFailed
+from ...model.records import FailedTry, StepDone, StepRunning, StepWith
 from .remote_steps import send_out
 from .requests import Flow, Rows, Start, ask, put
 
@@ -103,7 +103,7 @@ def _latest(entries: Iterable[StepRunning]) -> Iterable[StepRunning]:
     return latest.values()
 
 
-def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
+def _try_row(e: FailedTry, now: int) -> tuple[Any, ...]:
     return (
         e.run_id, e.claim, e.branch, e.position, e.attempt, e.number, e.name, e.error, e.arguments, e.format,
         now - e.duration_ms, now, now + e.retry_ms if e.retry_ms else None,

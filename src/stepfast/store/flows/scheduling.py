@@ -50,7 +50,7 @@ class Declaration(NamedTuple):
     """Those that nobody else alive declares."""
 
 
-class Found(NamedTuple):
+class FoundSchedule(NamedTuple):
     """A schedule that something is asked of; None: there is none of that name."""
 
     row: ScheduleRow | None
@@ -112,35 +112,35 @@ def _declared() -> Flow[set[str]]:
     return {name for row in texts for name in msgspec.json.decode(row[0])}
 
 
-def put_schedule(spec: ScheduleSpec) -> Flow[Found]:
+def put_schedule(spec: ScheduleSpec) -> Flow[FoundSchedule]:
     """Make a schedule, or change it; not one that live workers declare."""
     row = (yield from _make([spec], declared=False))[spec.name]
     if row.declared and spec.name in (yield from _declared()):
-        return Found(row, refused=True)
+        return FoundSchedule(row, refused=True)
     new = model.changed(row, spec, row.now_ms, declared=False)
     yield from _change([new])
-    return Found(new)
+    return FoundSchedule(new)
 
 
-def delete_schedule(name: str) -> Flow[Found]:
+def delete_schedule(name: str) -> Flow[FoundSchedule]:
     """Delete a schedule; not one that live workers declare."""
     row = (yield from _lock("lock_schedules", [name])).get(name)
     if row is None:
-        return Found(None)
+        return FoundSchedule(None)
     if row.declared and name in (yield from _declared()):
-        return Found(row, refused=True)
+        return FoundSchedule(row, refused=True)
     yield from put("delete_schedules", [(name,)])
-    return Found(row)
+    return FoundSchedule(row)
 
 
-def hold_schedule(name: str, hold: bool) -> Flow[Found]:
+def hold_schedule(name: str, hold: bool) -> Flow[FoundSchedule]:
     """Pause a schedule, or let it go on with its next tick."""
     row = (yield from _lock("lock_schedules", [name])).get(name)
     if row is None:
-        return Found(None)
+        return FoundSchedule(None)
     new = model.paused(row) if hold else model.resumed(row, row.now_ms)
     yield from _change([new])
-    return Found(new)
+    return FoundSchedule(new)
 
 
 def fire(shots: Sequence[Shot], most: int, grace_ms: int) -> Flow[Fired]:

@@ -12,23 +12,23 @@ from ...model.standing import Standing, written
 from .requests import Flow, ask, put
 
 
-class Found(NamedTuple):
+class LockedRuns(NamedTuple):
     """Runs as they stand, locked in this transaction, and the database's time."""
 
     runs: dict[str, Standing]
     now: int
 
 
-def found(rows: Iterable[Any]) -> Found:
+def found(rows: Iterable[Any]) -> LockedRuns:
     """Rows of (time, standing)."""
     now, runs = 0, dict[str, Standing]()
     for row in rows:
         now = row[0]
         runs[row[1]] = Standing(*row[1:])
-    return Found(runs, now)
+    return LockedRuns(runs, now)
 
 
-def read(name: str, *arguments: Any) -> Flow[Found]:
+def read(name: str, *arguments: Any) -> Flow[LockedRuns]:
     """The runs that a question names."""
     return found((yield from ask(name, *arguments)))
 
@@ -39,10 +39,10 @@ def lock_run(run_id: str) -> Flow[tuple[Standing | None, int]]:
     return runs.get(run_id), now
 
 
-def lock_free(ids: Iterable[str]) -> Flow[Found]:
+def lock_free(ids: Iterable[str]) -> Flow[LockedRuns]:
     """The runs, of those named, that nobody else holds locked; they are locked then."""
     wanted = sorted(ids)
-    return (yield from read("lock_free", wanted)) if wanted else Found({}, 0)
+    return (yield from read("lock_free", wanted)) if wanted else LockedRuns({}, 0)
 
 
 def change(runs: Sequence[Standing]) -> Flow[None]:

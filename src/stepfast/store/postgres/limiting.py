@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...model.admission import Admission, Wish
+from ...model.admission import Admission, WantedRuns
 from ...settings import Settings
 from ..flows.limiting import claim_limited
 from .claiming import LastTokens, bring_history, give_seeds
@@ -23,11 +23,11 @@ class LimitedClaims:
         self._driver = driver
         self._last = LastTokens()
 
-    async def claim(self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int]) -> Admission:
+    async def claim(self, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int]) -> Admission:
         """What the limits of a queue allow. After a lost reply, first what that call took."""
         async with self._kept.use() as connection:
             again = self._last.is_repeated(worker, token)
-            flow = claim_limited(worker, token, wish, again, self._settings.claim_bytes)
+            flow = claim_limited(worker, token, want, again, self._settings.claim_bytes)
             done = await self._driver.run(connection, flow)
             await give_seeds(connection, self._sql, worker, done.runs)
             replayed = [run for run in done.runs if run.claim > 1]

@@ -10,7 +10,7 @@ import asyncpg
 
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError
-from ...model.admission import Admission, Wish
+from ...model.admission import Admission, WantedRuns
 from ...model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ...model.gate import Bound
 from ...model.records import Answer, Beat, Claimed, Lane, Look, Mail, Mailbox, NewRun, StepDone, Tick
@@ -289,10 +289,10 @@ class PostgresStore(BaseStore):
         return await self._claims.claim_suspects(worker, token, versions, queues, room)
 
     async def claim_limited(
-        self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int] = NOTHING
+        self, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int] = NOTHING
     ) -> Admission:
         """Ready runs of a limited queue."""
-        return await self._limited.claim(worker, token, wish, remembered)
+        return await self._limited.claim(worker, token, want, remembered)
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write a batch of the journal, fenced."""

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ...model.admission import Admission, Wish
+from ...model.admission import Admission, WantedRuns
 from ...model.claiming import first_records
 from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import SUSPECT_LOSSES, Settings
@@ -61,10 +61,10 @@ class Claims:
         return self._with_history(database, taken, NOTHING)
 
     def claim_limited(
-        self, database: sqlite3.Connection, worker: str, token: int, wish: Wish, remembered: Mapping[str, int]
+        self, database: sqlite3.Connection, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int]
     ) -> Admission:
         """What the limits of a queue allow, or what the same token took before."""
-        done = drive(database, self._sql, claim_limited(worker, token, wish, True, self._settings.claim_bytes))
+        done = drive(database, self._sql, claim_limited(worker, token, want, True, self._settings.claim_bytes))
         self._with_history(database, done.runs, remembered)
         return done
 

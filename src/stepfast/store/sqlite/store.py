@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigurationError, DatabaseUnavailable
-from ...model.admission import Admission, Wish
+from ...model.admission import Admission, WantedRuns
 from ...model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ...model.gate import Bound
 from ...model.records import Answer, Beat, Claimed, Lane, Look, Mail, Mailbox, NewRun, StepDone, Tick
@@ -284,10 +284,10 @@ class SqliteStore(BaseStore):
         )
 
     async def claim_limited(
-        self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int] = NOTHING
+        self, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int] = NOTHING
     ) -> Admission:
         """Ready runs of a limited queue."""
-        return await self._write(lambda database: self._claims.claim_limited(database, worker, token, wish, remembered))
+        return await self._write(lambda database: self._claims.claim_limited(database, worker, token, want, remembered))
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write a batch of the journal, fenced."""
