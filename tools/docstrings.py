@@ -2,7 +2,8 @@
 
 "Give the slot back." will do, and "It goes on." will not. Docstrings of modules, classes and functions count, and the
 texts below a constant or a field. A docstring of a class or a function must not begin with a word that stands for
-something said elsewhere, as in "The same for lists": it is read alone. The text below a field is read with its class.
+something said elsewhere, as in "The same for lists": it is read alone. Nor may it be a short sentence like "Let it go
+on." or "Whether it is ready." The text below a field is read with its class.
 
 python tools/docstrings.py [folder of the package]
 """
@@ -18,6 +19,11 @@ from pathlib import Path
 
 FEWEST = 4
 SUBJECTLESS = re.compile(r"(The same|Those|It|Its|One of them)\b")
+POINTING = re.compile(
+    r"((Let|Call|Hold|Give|End|Send|Take) (it|them|these)|(Whether|How|Where|When) (it|these|they))\b"
+)
+"""These may point at something that a longer sentence goes on to name, but a short one does not."""
+ENOUGH_TO_NAME = 8
 
 
 def check(package: Path) -> list[str]:
@@ -33,9 +39,15 @@ def check(package: Path) -> list[str]:
         found += [
             f"{path}:{text.lineno}: {text.value!r} does not name its subject: it cannot be read alone"
             for text in docstrings_of_code(tree)
-            if SUBJECTLESS.match(str(text.value)) and len(str(text.value).split()) >= FEWEST
+            if len(str(text.value).split()) >= FEWEST and is_subjectless(str(text.value))
         ]
     return found
+
+
+def is_subjectless(text: str) -> bool:
+    """Whether a docstring begins with a word that stands for something else, and does not go on to say for what."""
+    first = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
+    return bool(SUBJECTLESS.match(text) or (POINTING.match(text) and len(first.split()) < ENOUGH_TO_NAME))
 
 
 def docstrings_of_code(tree: ast.Module) -> Iterator[ast.Constant]:

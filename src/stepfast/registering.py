@@ -27,7 +27,7 @@ class Registry:
         self.workflows: dict[str, Workflow[Any, Any]] = {}
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
-        """Take it in. The same code may come again, as when a module is loaded twice."""
+        """Register a workflow. The same code may come again, as when a module is loaded twice."""
         known = self.workflows.get(workflow.name)
         if known is not None and known.version != workflow.version:
             raise ConfigurationError(f"there is already a {known.kind} named {workflow.name!r}; names must differ")
@@ -35,7 +35,7 @@ class Registry:
         self.workflows[workflow.name] = workflow
 
     def add_dag(self, dag: Dag) -> Dag:
-        """Take it in. It has no steps yet, so nobody can tell whether it is the same as one of its name."""
+        """Register a dag. It has no steps yet, so nobody can tell whether it is the same as one of its name."""
         known = self.workflows.get(dag.name)
         if known is not None:
             raise ConfigurationError(f"there is already a {known.kind} named {dag.name!r}; names must differ")

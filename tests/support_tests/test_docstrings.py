@@ -20,6 +20,10 @@ SUBJECTLESS = [
     'async def f():\n    """Those of these that are over."""',
     'class A:\n    """It is made once for each console."""',
     'class A:\n    def f(self):\n        """Its name in the form that is sent."""',
+    'def f():\n    """Let it go on."""',
+    'def f():\n    """Call them no more. Others are called as before."""',
+    'def f():\n    """Whether it is ready."""',
+    'def f():\n    """How they are doing now."""',
     'class A:\n    """One of them, unless a kind says otherwise."""',
 ]
 ENOUGH = [
@@ -29,6 +33,8 @@ ENOUGH = [
     'LIMIT = 4\n"""Seconds between two looks."""',
     'def f():\n    g("short")',
     'class A:\n    size: int = 0\n    """Its size, in bytes."""',
+    'def f():\n    """Stop calling these functions."""',
+    'def f():\n    """Whether it is enough to look once: a run that waits is told."""',
     'def f():\n    """Itself, if it did not go on."""',
 ]
 

@@ -63,7 +63,7 @@ class History(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether these are all steps."""
+        """Whether this page has all steps of the run."""
         return self.after is None and self.more is None
 
     @property

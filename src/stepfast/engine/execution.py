@@ -145,7 +145,7 @@ class Execution:
 
     @property
     def stage(self) -> Stage:
-        """Where it stands at this worker."""
+        """Where the execution stands at this worker."""
         if self.parting is not None:
             return Stage.LEAVING
         return Stage.AT_WORK if self.closed is None else Stage.CLOSED

@@ -44,11 +44,11 @@ class Promise(Generic[T]):
         return self.result()
 
     def done(self) -> bool:
-        """Whether it has come, or failed."""
+        """Whether the result has come, or an error."""
         return self._done
 
     def cancelled(self) -> bool:
-        """Whether it was given up."""
+        """Whether the promise was given up."""
         return isinstance(self._error, asyncio.CancelledError)
 
     def result(self) -> T:

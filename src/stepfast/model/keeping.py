@@ -113,7 +113,7 @@ class EndedPage(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """What was taken away."""
+    """The rows that a removal of old runs has deleted."""
 
     runs: list[str]
     steps: list[str]

@@ -10,8 +10,8 @@ from .standing import Standing, place_at
 
 
 def may_be_retried(run: Standing) -> bool:
-    """Whether it ended without a result. Not once an undo has begun: the steps that it would build on may be undone. A
-    step of a dag run is retried with that."""
+    """Whether a run ended without a result, and no undo has begun: the steps that it would build on may be undone. A
+    step of a dag is retried with its dag run."""
     return run.status in (status.FAILED, status.CANCELLED) and not run.undoing and run.dag_id is None
 
 

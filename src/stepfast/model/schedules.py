@@ -82,7 +82,7 @@ class ScheduleRow(Struct):
 
     @property
     def spec(self) -> ScheduleSpec:
-        """What was asked for."""
+        """The schedule as it was declared or put."""
         return ScheduleSpec(*(getattr(self, name) for name in ScheduleSpec.__struct_fields__))
 
     def timetable(self) -> Timetable:

@@ -88,17 +88,17 @@ class Standing(Struct, gc=False):
 
     @property
     def lane(self) -> Lane:
-        """Where it stands when it is ready."""
+        """The lane in which the run is claimed when it is ready."""
         return Lane(self.queue, self.workflow, self.priority)
 
     @property
     def ready(self) -> bool:
-        """Whether it is ready."""
+        """Whether the run has a place in its queue: the next worker may claim it."""
         return self.place is not None
 
     @property
     def held(self) -> bool:
-        """Whether a worker has it."""
+        """Whether a worker has the run."""
         return self.worker is not None
 
     @property

@@ -49,7 +49,7 @@ class Recorder:
         self.emptied.set()
 
     def add(self, outcome: TaskOutcome) -> None:
-        """To be written soon."""
+        """Take an outcome that is to be written with the next batch."""
         self._waiting.append(outcome)
         self.emptied.clear()
         self._news.set()

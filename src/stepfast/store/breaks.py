@@ -16,11 +16,11 @@ class Breaks:
         self._listeners: list[Callable[[], None]] = []
 
     def subscribe(self, told: Callable[[], None]) -> None:
-        """Call this at each break."""
+        """Call a function at each break from now on."""
         self._listeners.append(told)
 
     def unsubscribe(self, told: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Stop calling a function that was called at each break."""
         if told in self._listeners:
             self._listeners.remove(told)
 

@@ -20,7 +20,7 @@ class Source(Protocol):
     """Whoever knows how things are: one process, or the parent of several."""
 
     async def health(self) -> Report:
-        """Whether it is alive, and ready."""
+        """Whether the process is alive, and ready to work."""
         ...
 
     async def metrics(self) -> list[Family]:

@@ -53,7 +53,7 @@ class Child:
         """What it had counted when it last said so."""
         self.answered_at = time.monotonic()
         self.introduced = False
-        """Whether it has said anything yet. One that still loads its code cannot, and is not waited for."""
+        """Whether the process has said anything yet. One that still loads its code cannot, and is not waited for."""
         self._waiting: deque[asyncio.Future[Report]] = deque()
 
     async def listen(self) -> None:

@@ -186,7 +186,7 @@ class Tracing(Observer):
         self._tries[_try_of(event)] = span, token
 
     def step_ended(self, event: StepEnded) -> None:
-        """End it. That of a try whose run has left is the last thing that its task sees."""
+        """End the span of a try. If the run has left, this is the last thing that the task of the try sees."""
         known = self._tries.pop(_try_of(event), None)
         if known is None:
             return

@@ -44,7 +44,7 @@ class Reporter:
         self.lag = LoopLag(loop)
 
     async def health(self) -> Report:
-        """Whether it is alive, and ready."""
+        """Whether the process is alive, and ready to work."""
         return await self.report()
 
     async def metrics(self) -> list[Family]:
@@ -53,7 +53,7 @@ class Reporter:
         return report.gauges + report.families
 
     async def report(self, metrics: bool = False, gauges: bool = False) -> Report:
-        """How it is doing now."""
+        """How the workers of this process are doing now; if wanted, with counters and with gauges of the database."""
         workers = self._vitals()
         lag = self.lag.seconds
         report = Report(is_live(workers, lag, self._app.settings.live_lag), is_ready(workers))

@@ -23,7 +23,7 @@ class Doubts:
         self._held = held
         self.open: dict[str, Believer] = {}
         self.last_break = float("-inf")
-        """When it was noticed (monotonic)."""
+        """When the doubt was noticed (monotonic)."""
         self._breaks = 0
         self._asked_at = 0
 

@@ -23,9 +23,9 @@ class Sharing:
         return free // 2 + (free % 2 and not self._limited_last)
 
     def for_usual(self, free: int, limited: int | None, usual: int | None) -> int:
-        """How many are left for the others."""
+        """How many of the free slots are left for the usual claims."""
         return free if limited is None else free - self.for_limited(free, limited, usual)
 
     def took(self, limited: bool) -> None:
-        """Who has taken slots."""
+        """Note who has taken the slots: a limited queue, or the usual claims."""
         self._limited_last = limited

@@ -88,7 +88,7 @@ class Slots:
             self._freed()
 
     def is_ending(self, execution: Execution) -> bool:
-        """Whether it has given its slot back."""
+        """Whether the run of this execution has given its slot back."""
         return execution in self._ending
 
     def leave(self, execution: Execution) -> None:

@@ -93,7 +93,7 @@ class _Ear:
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self, in_loop: Callable[[], None], at_once: Callable[[], None] | None) -> None:
-        """Call these from now on."""
+        """Call these functions when a signal comes, from now on."""
         self.listeners.append(in_loop)
         if at_once is not None:
             self._at_once.append(at_once)
@@ -107,7 +107,7 @@ class _Ear:
                     signal.signal(number, self._hear_at_once)  # the event loop is woken all the same
 
     def leave(self, in_loop: Callable[[], None], at_once: Callable[[], None] | None) -> None:
-        """Call them no more."""
+        """Stop calling these functions when a signal comes."""
         self.listeners.remove(in_loop)
         if at_once is not None:
             self._at_once.remove(at_once)

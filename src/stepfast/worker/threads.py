@@ -69,7 +69,7 @@ class Threads:
         self._stalled = 0
         """How many looks in a row that came in time have found the backlog standing still."""
         self._moved_at = 0.0
-        """When it was last found moving."""
+        """When the backlog was last found moving."""
         self._wide_until = 0.0
         self._quick = 0
         """Quick calls in a row, since each has a thread of its own."""

@@ -13,14 +13,14 @@ from ..visit import Visit
 
 
 async def pause(visit: Visit) -> Done:
-    """Hold it: nothing of it is claimed from now on."""
+    """Pause a queue: none of its runs is claimed from now on."""
     name = visit.form.required("queue")
     await visit.app.pause_queue(name)
     return _done(visit, "paused", {"queue": name, "paused": True})
 
 
 async def resume(visit: Visit) -> Done:
-    """Let it go on."""
+    """Resume a paused queue: its runs are claimed again."""
     name = visit.form.required("queue")
     await visit.app.resume_queue(name)
     return _done(visit, "resumed", {"queue": name, "paused": False})

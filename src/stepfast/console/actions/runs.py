@@ -19,25 +19,25 @@ async def cancel(visit: Visit) -> Done:
 
 
 async def pause(visit: Visit) -> Done:
-    """Hold it from the next step on."""
+    """Pause a run from its next step on."""
     await _run(visit).pause()
     return _done(visit, "pause")
 
 
 async def resume(visit: Visit) -> Done:
-    """Let it go on."""
+    """Resume a paused run where it stands."""
     await _run(visit).resume()
     return _done(visit, "resume")
 
 
 async def retry(visit: Visit) -> Done:
-    """Queue it again; with ``from_start``, as a new run with the same input."""
+    """Queue a run again; with ``from_start``, as a new run with the same input."""
     again = await _run(visit).retry(from_start=visit.form.get("from_start", "") not in ("", "0", "false"))
     return _done(visit, "retry", again.id)
 
 
 async def signal(visit: Visit) -> Done:
-    """Send it a signal: ``name``, and ``value`` as JSON."""
+    """Send a run a signal: ``name``, and ``value`` as JSON."""
     name, text = visit.form.required("name"), visit.form.optional("value")
     try:
         value = None if text is None else msgspec.json.decode(text)

@@ -24,7 +24,7 @@ class Debounced(NamedTuple):
 
     run_id: str
     lane: Lane | None
-    """Where it is ready; None: it waits."""
+    """The lane in which the run is ready; None: it waits."""
 
 
 def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:

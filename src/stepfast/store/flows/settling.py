@@ -41,7 +41,7 @@ class Settlement(Struct):
     """The dag runs that are over, without anybody who finishes them."""
 
     def add(self, run: Standing) -> None:
-        """A run that moved."""
+        """Note a run that stands otherwise now, and its lane if it is ready."""
         self.runs.append(run)
         if run.ready:
             self.lanes.add(run.lane)

@@ -107,7 +107,7 @@ class Transactions:
     async def _record(
         self, connection: Any, txid: int, worker: str, done: StepDone, doubts: Mapping[str, Believer]
     ) -> Transacted | None:
-        """None: there is a record by now."""
+        """Write the record of a step in the transaction of its rows; None: the step has a record already."""
         if not is_gone(connection) and not connection.is_in_transaction():
             raise _misuse(done)
         async with self._ours():

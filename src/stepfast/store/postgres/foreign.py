@@ -31,7 +31,7 @@ class Foreign:
 
     @property
     def gone(self) -> bool:
-        """Whether it is closed."""
+        """Whether the connection is closed."""
         return bool(self.connection.closed)
 
     async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
