@@ -12,7 +12,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.store.sqlite import SqliteStore
-from stepfast.store.sqlite.parameters import TAKES_NUMBERS_FOR_NAMES, OwnConnection, without_numbers
+from stepfast.store.sqlite.parameters import TAKES_NUMBERS_FOR_NAMES, OwnConnection, _without_numbers, without_numbers
 from tests.store.scene import Rows
 
 
@@ -28,11 +28,14 @@ from tests.store.scene import Rows
     ],
 )
 def test_a_statement_without_numbers_says_the_same(sql: str, nameless: str, bound: list[str]) -> None:
-    assert without_numbers(sql, ("a", "b", "c")) == (nameless, bound)
+    given = tuple("abc"[: max("abc".index(value) for value in bound) + 1])
+    assert without_numbers(sql, given) == (nameless, bound)
     with closing(sqlite3.connect(":memory:")) as database, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        given = "abc"[: max("abc".index(value) for value in bound) + 1]
-        assert database.execute(nameless, bound).fetchall() == database.execute(sql, tuple(given)).fetchall()
+        assert database.execute(nameless, bound).fetchall() == database.execute(sql, given).fetchall()
+    for wrong in (given[:-1], (*given, "d")):
+        with pytest.raises(sqlite3.ProgrammingError):
+            without_numbers(sql, wrong)
 
 
 async def test_every_statement_can_be_said_without_numbers() -> None:
@@ -44,9 +47,10 @@ async def test_every_statement_can_be_said_without_numbers() -> None:
         for sql in store._sql.values():
             if "?" not in sql:
                 continue
-            nameless, bound = without_numbers(sql, range(40))
+            count = _without_numbers(sql)[2]
+            nameless, bound = without_numbers(sql, range(count))
             assert not re.search(r"\?\d", re.sub(r"--.*", "", nameless))
-            assert await rows.fetch(f"EXPLAIN {sql}", *range(max(bound) + 1))
+            assert await rows.fetch(f"EXPLAIN {sql}", *range(count))
             assert await rows.fetch(f"EXPLAIN {nameless}", *bound)
 
 

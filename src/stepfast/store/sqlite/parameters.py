@@ -29,7 +29,7 @@ class OwnConnection(sqlite3.Connection):
 
         def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
             """Run one of our statements for each row of values."""
-            text, _ = _without_numbers(sql)
+            text, *_ = _without_numbers(sql)
             return super().executemany(text, (without_numbers(sql, row)[1] for row in parameters))
 
 
@@ -41,20 +41,28 @@ def bindable(sql: str, values: Any) -> tuple[str, Any]:
 def without_numbers(sql: str, values: Any) -> tuple[str, Any]:
     """A statement with nameless parameters instead, and its values in the order in which it asks for them. One whose
     parameters have names stays as it is."""
-    text, places = _without_numbers(sql)
-    return (text, [values[place] for place in places]) if places else (sql, values)
+    text, places, count = _without_numbers(sql)
+    if not places:
+        return sql, values
+    if len(values) != count:
+        raise sqlite3.ProgrammingError(f"the statement uses {count} values, and {len(values)} were given")
+    return text, [values[place] for place in places]
 
 
 @lru_cache(maxsize=4096)
-def _without_numbers(sql: str) -> tuple[str, list[int]]:
-    """A statement without numbers, and which value is bound at each of its parameters. One that had no number has, as
-    SQLite counts, the number that follows the highest before it."""
+def _without_numbers(sql: str) -> tuple[str, list[int], int]:
+    """A statement without numbers, which value is bound at each of its parameters, and how many values there are. A
+    parameter that had no number has, as SQLite counts, the number that follows the highest before it."""
     places: list[int] = []
+    count = 0
 
     def place(found: re.Match[str]) -> str:
+        nonlocal count
         if found[1] is None:
             return found[0]
-        places.append(int(found[1]) - 1 if found[1] else max(places, default=-1) + 1)
+        number = int(found[1]) if found[1] else count + 1
+        count = max(count, number)
+        places.append(number - 1)
         return "?"
 
-    return _PARAMETER.sub(place, sql), places
+    return _PARAMETER.sub(place, sql), places, count
