@@ -23,7 +23,6 @@ from tests.store.scene import (
     failed,
     joint,
     move,
-    new_run,
     retried,
     signal,
     undo,
@@ -597,40 +596,6 @@ async def test_deliverers_at_once_count_nothing_twice(scene: Scene, twin: Store)
         moved += sum(delivery.moved for delivery in deliveries)
     assert moved == 30
     assert {box.wakes for box in (await scene.store.mail([Look(run_id) for run_id in ids])).values()} == {3}
-
-
-async def chain(scene: Scene, length: int) -> list[str]:
-    """Runs of which each went on as the next; the last is being executed."""
-    ids = []
-    run = await scene.running()
-    for _ in range(length - 1):
-        ids.append(run.id)
-        heir = new_run()
-        await scene.flush(move(run, "completed", reason="continued", output=f'"{heir.id}"', successor=heir))
-        [run] = await scene.claim()
-    return [*ids, run.id]
-
-
-async def test_mail_that_is_left_with_any_of_a_chain_goes_on_before_the_sender_does(scene: Scene) -> None:
-    """Whichever of the chain is named by who sends: what was left with it, or with one after it, was sent earlier."""
-    first, *between, last = await chain(scene, 5)
-    await scene.post(signal(between[1], "a"))
-    await scene.post(signal(first, "b"))
-    await scene.post(signal(between[2], "c"))
-    answer = await scene.store.send(signal(first, "d"))
-    assert (answer.done, answer.reason) == (False, "continued")
-    assert (await scene.store.send(signal(last, "d"))).done
-    assert await names(scene, last) == ["a", "b", "c", "d"]
-    assert [await names(scene, run_id) for run_id in (first, *between)] == [[]] * 4
-
-
-async def test_senders_to_a_chain_wait_for_each_other_in_no_circle(scene: Scene, twin: Store) -> None:
-    ids = await chain(scene, 6)
-    for number in range(5):
-        for run_id in ids[:-1]:
-            await scene.post(signal(run_id, f"{number}"))
-        await asyncio.gather(*(store.send(signal(run_id)) for run_id in ids[:-1] for store in (scene.store, twin)))
-    assert await names(scene, ids[-1]) == [f"{number}" for number in range(5) for _ in range(5)]
 
 
 # -- when a wait is due -------------------------------------------------------------------------------------

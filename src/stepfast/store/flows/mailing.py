@@ -39,7 +39,7 @@ def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flo
     way = way_to_signal(run.status, run.reason)
     if way == "forward":
         yield from _forward_all(run)
-    if again and (yield from ask("was_taken", run.id, mail.id)):
+    if again and (yield from ask("was_taken_by_any", run.id, mail.id)):
         answer.done = True
     elif way == "take":
         values = (run.id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)

@@ -76,7 +76,8 @@ class Mailroom:
             return Answer(None)
         step = await self._step(connection, mail) if run["dag"] else None
         receiver = mail.run_id if step is None else str(step["id"])
-        if again and await connection.fetchval(self._sql["was_taken"], receiver, mail.id):
+        taken = "was_taken_by_any" if run["reads"] else "was_taken"
+        if again and await connection.fetchval(self._sql[taken], receiver, mail.id):
             return Answer(run["status"], run["reason"], done=True)
         way, whose = way_to_signal(run["status"], run["reason"]), None
         if way == "forward" and run["reads"]:

@@ -15,6 +15,16 @@ RETURNING 1;
 -- Whether a run took this signal before: asked only by a sender whose reply was lost.
 SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
 
+-- name: was_taken_by_any
+-- Whether a run, or one of those that it went on as, took this signal before: mail that is not taken goes on with the run.
+WITH RECURSIVE chain AS (
+    SELECT r.id, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next FROM {schema}.runs r WHERE r.id = $1
+    UNION ALL
+    SELECT r.id, CASE WHEN r.reason = 'continued' THEN {went_on} END
+    FROM chain c {join} {schema}.runs r ON r.id = c.next
+)
+SELECT true FROM chain c {join} {schema}.steps s ON s.run_id = c.id WHERE s.mail = $2 LIMIT 1;
+
 -- name: is_there
 -- Whether a signal lies in the box.
 SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;
