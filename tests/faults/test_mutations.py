@@ -6,6 +6,7 @@ The rules are taken out in the worker processes of the test (``changes.py``), ne
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from tests.support.proxy import Proxy
 pytestmark = pytest.mark.thorough
 
 SOON = 10.0
+INSIDE = 3.0
+"""Seconds that a booking stays inside its transaction: enough to stop its worker there, on a busy machine too."""
 RULE = pytest.mark.parametrize("kept", [True, False], ids=["with the rule", "without it"])
 
 
@@ -167,12 +170,14 @@ async def test_the_fence_of_transactions(postgres_url: str, tmp_path: Path, kept
     async with Storm(postgres_url, tmp_path / "ledger", lease=1.5) as storm:
         change = changes(kept, "transaction_fence", "hear_late")
         [victim] = await storm.launch_ready(change=change)
-        await storm.start_some("slow_booking", 4, 1.3)
+        await storm.start_some("slow_booking", 4, INSIDE)
         await storm.acted("slow_booking", 4)
+        inside_until = time.monotonic() + INSIDE
         storm.stop(victim)
         [owner] = await storm.launch_ready()
         await storm.acted("slow_booking", 8)
         storm.stop(owner)  # inside the transactions, until the late one has written or was refused
+        await asyncio.sleep(max(inside_until - time.monotonic(), 0))  # the late one writes at once, before it hears
         storm.thaw(victim)
         async with asyncio.timeout(SOON):
             while "declared dead" not in victim.log and not await storm.database.fetch("SELECT 1 FROM [steps]"):
