@@ -18,6 +18,7 @@ from stepfast.store.migrations import Migration, made_by
 from stepfast.store.postgres.roles import OPERATING, Roles
 from stepfast.store.postgres.schema import Schema
 from stepfast.telemetry import Observer, Sending, metrics_text
+from tests.store.scene import signal
 from tests.support.engine import PATIENCE
 
 pytestmark = pytest.mark.empty
@@ -264,6 +265,32 @@ async def test_a_starter_signals_a_chain_without_reading_where_it_goes_on(people
                 await worker.drain()
         assert await run.result(timeout=PATIENCE) == [1, 2, 3]
         assert await people.owner.fetchval(f"SELECT count(*) FROM {people.namespace}.mailbox") == 0
+
+
+async def test_a_starter_who_sends_again_finds_that_one_further_on_in_a_chain_took_the_signal(people: People) -> None:
+    """Its reply was lost. A starter may not read where a run goes on."""
+    starter, worker = people.app("starter"), people.app("worker")
+
+    @worker.workflow
+    async def chain(ctx: Context, n: int) -> Any:
+        got = await ctx.wait_signal(["last", "more", "first"][n])
+        if n:
+            ctx.continue_as(n - 1)
+        return got
+
+    async with starter, worker:
+        run = await worker.start(chain, 2)
+        await worker.drain()
+        sending, mail = await starter.store(), signal(run.id, "more")
+        assert (await sending.send(mail)).done
+        await starter.get(run.id).signal("first")
+        await worker.drain()
+        assert (await sending.send(mail, again=True)).done
+        left = f"SELECT count(*) FROM {people.namespace}.mailbox"
+        assert await people.owner.fetchval(left) == 0
+        await starter.get(run.id).signal("last", 3)
+        await worker.drain()
+        assert await run.result(timeout=PATIENCE) == 3
 
 
 async def test_a_migration_grants_what_it_adds(people: People) -> None:

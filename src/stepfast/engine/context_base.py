@@ -17,7 +17,7 @@ from typing import (
 from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
 from ..model.backoff import moment, seconds
-from ..model.ids import child_id
+from ..model.ids import successor_id
 from ..model.names import OWN_KEYS, check_name, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
@@ -197,7 +197,7 @@ class ContextBase:
             timeout_ms=claimed.timeout_ms,
             format=execution.recorder.payloads.format,
         )
-        execution.successor = NewRun(child_id(execution.run_id, "~next", 0), shape, text, origin=execution.run_id)
+        execution.successor = NewRun(successor_id(execution.run_id), shape, text, origin=execution.run_id)
         ended = AttemptEnded(f"run {execution.run_id} goes on as a new one")
         execution.closed = ended
         execution.stop_branches()

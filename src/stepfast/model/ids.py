@@ -98,3 +98,8 @@ def child_id(parent: str, branch: str, position: int) -> str:
     keeps the parent's time, so that the two lie close together."""
     digest = hashlib.blake2b(f"{parent}/{branch}/{position}".encode(), digest_size=10).hexdigest()
     return f"{parent[:14]}7{digest[:3]}-{'89ab'[int(digest[3], 16) & 3]}{digest[4:7]}-{digest[7:19]}"
+
+
+def successor_id(run_id: str) -> str:
+    """The id of the run that this one goes on as, if it does."""
+    return child_id(run_id, "~next", 0)

@@ -9,6 +9,7 @@ import asyncpg
 import msgspec
 from msgspec.structs import replace
 
+from ...model.ids import successor_id
 from ...model.records import Answer, Lane, Look, Mail, Mailbox
 from ...model.status import MAIL_ENDS, NO_SUCH_STEP
 from ...model.waking import way_to_signal
@@ -76,8 +77,7 @@ class Mailroom:
             return Answer(None)
         step = await self._step(connection, mail) if run["dag"] else None
         receiver = mail.run_id if step is None else str(step["id"])
-        taken = "was_taken_by_any" if run["reads"] else "was_taken"
-        if again and await connection.fetchval(self._sql[taken], receiver, mail.id):
+        if again and await self._was_taken(connection, run, receiver, mail.id):
             return Answer(run["status"], run["reason"], done=True)
         way, whose = way_to_signal(run["status"], run["reason"]), None
         if way == "forward" and run["reads"]:
@@ -90,6 +90,20 @@ class Mailroom:
             return Answer(run["status"], NO_SUCH_STEP)
         await self._put(connection, replace(mail, run_id=receiver), whose or receiver)
         return Answer(run["status"], run["reason"], done=True, whose=whose)
+
+    async def _was_taken(self, connection: Any, run: Any, run_id: str, mail_id: str) -> bool:
+        """Whether a run took this mail before, or one of those that it went on as. A caller who may not read which they
+        are looks for them by the ids that they must have."""
+        if run["reads"]:
+            return bool(await connection.fetchval(self._sql["was_taken_by_any"], run_id, mail_id))
+        while run is not None:
+            if await connection.fetchval(self._sql["was_taken"], run_id, mail_id):
+                return True
+            if way_to_signal(run["status"], run["reason"]) != "forward":
+                return False
+            run_id = successor_id(run_id)
+            run = await connection.fetchrow(self._sql["status_of"], run_id)
+        return False
 
     async def _last(self, connection: Any, run: Any, run_id: str) -> tuple[Any, str]:
         """The last of the runs that one went on as, and its id. It decides; what it takes is left with the run that was
