@@ -39,7 +39,7 @@ class Ledger:
         self._files: dict[str, int] = {}
 
     def append(self, name: str, entry: dict[str, Any]) -> None:
-        """One line in one system call: there, or not."""
+        """One line in one system call: there, or not; or torn, if SIGKILL comes while it crosses from page to page."""
         if name not in self._files:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             self._files[name] = os.open(self.folder / name, flags, 0o644)
@@ -50,7 +50,7 @@ class Ledger:
         """Every whole line."""
         path = self.folder / name
         text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.split("\n")[:-1]]
+        return [_entry(line) for line in text.split("\n")[:-1]]
 
     def close(self) -> None:
         for descriptor in self._files.values():
@@ -133,3 +133,17 @@ class Ledger:
 
     def wishes(self) -> list[Wish]:
         return [Wish(**line) for line in self.read(WISHES)]
+
+
+def _entry(line: str) -> dict[str, Any]:
+    """What a line says. The beginning of one that was torn by SIGKILL stands in front of the next one, and is left out:
+    whoever wrote it has done no more."""
+    begin = 0
+    while True:
+        try:
+            entry: dict[str, Any] = json.loads(line[begin:])
+            return entry
+        except json.JSONDecodeError:
+            begin = line.find('{"', begin + 1)
+            if begin < 0:
+                raise
