@@ -346,6 +346,49 @@ async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(a
     assert lost > 1
 
 
+async def test_a_signal_whose_reply_was_lost_comes_once_though_one_in_the_middle_of_a_chain_took_it(
+    app: Stepfast,
+) -> None:
+    """Rule 10: neither the run that the sender knows has taken it, nor the last of the chain."""
+    gate = Gate()
+
+    @app.workflow
+    async def relay(ctx: Context, words: list[str] | None) -> list[str]:
+        if words is None:
+            await ctx.step(gate.passing)
+            ctx.continue_as([])
+        if not words:
+            ctx.continue_as([await ctx.wait_signal("word", type=str)])
+        try:
+            return [*words, await ctx.wait_signal("word", type=str, timeout=0.3)]
+        except SignalTimeout:
+            return words
+
+    run = await app.start(relay, None)
+    lost = 0
+
+    async def lose_the_reply(send: Any, *args: Any) -> Any:
+        nonlocal lost
+        answer = await send(*args)
+        lost += 1
+        if lost == 1:
+            gate.open()
+            await eventually(lambda: third_of_chain(app))
+            raise DatabaseUnavailable("the reply was lost")
+        return answer
+
+    wrap(await app.store(), "send", lose_the_reply)
+    async with app.worker():
+        await gate.reached()
+        await run.signal("word", "hello")
+        assert await run.result(timeout=20) == ["hello"]
+    assert lost > 1
+
+
+async def third_of_chain(app: Stepfast) -> bool:
+    return len(await app.runs()) == 3
+
+
 async def has_waiting(app: Stepfast) -> bool:
     return bool(await app.runs(status="waiting"))
 
