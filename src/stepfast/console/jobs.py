@@ -52,10 +52,10 @@ WISHES = {
             "completed steps undone where they say how.",
         ),
         BulkAction("pause", "paused", _GOING_ON, lambda run: run.pause(),
-             "Each is held from its next step on, until somebody resumes it."),
+                   "Each is held from its next step on, until somebody resumes it."),
         BulkAction("resume", "resumed", (status.PAUSED,), lambda run: run.resume(), "Each goes on where it was held."),
         BulkAction("retry", "retried", (status.FAILED,), lambda run: run.retry(),
-             "Each is queued again: recorded steps are kept, what failed is made anew."),
+                   "Each is queued again: recorded steps are kept, what failed is made anew."),
     )
 }  # fmt: skip
 
