@@ -1,7 +1,7 @@
-"""Check that things stay small: files, functions, and what constructors are made of.
+"""Report sizes for people to judge, and refuse functions of more than 60 lines.
 
-A file of more than 500 lines holds more than one idea, a function of more than 60 lines does more than one thing, and
-whoever is built of more than six things is tied to too many. The limits are the most that may be, not what to aim for.
+Reported are files of more than 800 lines, which may hold more than one subject, and lonely modules: shorter than 120
+lines with a single importer, which may belong to that importer. Neither is an error.
 
 python tools/sizes.py [folder of the package]
 """
@@ -10,64 +10,72 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
 from pathlib import Path
 
-LINES_OF_A_FILE = 500
 LINES_OF_A_FUNCTION = 60
-ARGUMENTS = 6
-
-ROOMS = ("engine", "remote", "store", "worker")
-"""Where constructors are counted. What users call has as many options as they need."""
-PROMISED = {"RemoteWorker"}
-"""Calls of users that are in one of these rooms all the same."""
+LINES_OF_A_FILE = 800
+LINES_OF_A_LONELY_MODULE = 120
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def check(package: Path) -> list[str]:
-    """Everything that is too large, as a line to be printed."""
+def long_functions(package: Path) -> list[str]:
+    """Return a line for each function that is too long."""
     found = []
-    for path in sorted([*package.rglob("*.py"), *package.rglob("*.sql")]):
-        text = path.read_text()
-        lines = text.count("\n")
-        if lines > LINES_OF_A_FILE:
-            found.append(f"{path}: {lines} lines, more than {LINES_OF_A_FILE}: cut it along an idea")
-        if path.suffix == ".py":
-            counted = path.relative_to(package).parts[0] in ROOMS
-            found += [f"{path}:{line}: {what}" for line, what in too_large(ast.parse(text, str(path)), counted)]
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, Function) and (lines := length(node)) > LINES_OF_A_FUNCTION:
+                limit = f"more than {LINES_OF_A_FUNCTION}: give its parts names"
+                found.append(f"{path}:{node.lineno}: {node.name} has {lines} lines, {limit}")
     return found
 
 
-def too_large(tree: ast.Module, counted: bool) -> Iterator[tuple[int, str]]:
-    """Functions that are too long; and, where they are counted, constructors that take too much."""
-    for node in ast.walk(tree):
-        if isinstance(node, Function) and (lines := length(node)) > LINES_OF_A_FUNCTION:
-            yield node.lineno, f"{node.name} has {lines} lines, more than {LINES_OF_A_FUNCTION}: give its parts names"
-        if isinstance(node, ast.ClassDef) and counted and node.name not in PROMISED:
-            for made in (part for part in node.body if isinstance(part, Function) and part.name == "__init__"):
-                if (count := arguments(made)) > ARGUMENTS:
-                    yield made.lineno, f"{node.name} is made of {count} things, more than {ARGUMENTS}: group them"
-            if (count := fields(node)) > ARGUMENTS:
-                yield node.lineno, f"{node.name} is made of {count} things, more than {ARGUMENTS}: group them"
-
-
 def length(function: Function) -> int:
-    """How many lines a function has, with its docstring."""
+    """Return the number of lines of a function, with its docstring."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
-def arguments(function: Function) -> int:
-    """How many things a constructor is given."""
-    given = function.args
-    return len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+def large_files(package: Path) -> list[str]:
+    """Return a line for each file that a reader may want to divide."""
+    files = sorted([*package.rglob("*.py"), *package.rglob("*.sql")])
+    sizes = ((path, path.read_text().count("\n")) for path in files)
+    return [f"large: {path} ({lines} lines)" for path, lines in sizes if lines > LINES_OF_A_FILE]
 
 
-def fields(node: ast.ClassDef) -> int:
-    """How many things a dataclass is given; rows and other plain values are tuples or structs, and may have more."""
-    if not any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
-        return 0
-    return sum(isinstance(part, ast.AnnAssign) and "ClassVar" not in ast.unparse(part.annotation) for part in node.body)
+def lonely_modules(package: Path) -> list[str]:
+    """Return a line for each small module that only one other module imports."""
+    importers: defaultdict[str, set[str]] = defaultdict(set)
+    modules = {module_name(package, path): path for path in package.rglob("*.py")}
+    for name, path in modules.items():
+        for imported in imports(path, name):
+            importers[imported].add(name)
+    lonely = []
+    for name, path in sorted(modules.items()):
+        lines = path.read_text().count("\n")
+        if path.stem != "__init__" and lines < LINES_OF_A_LONELY_MODULE and len(importers[name]) == 1:
+            lonely.append(f"lonely: {path} ({lines} lines) is imported by {next(iter(importers[name]))} only")
+    return lonely
+
+
+def module_name(package: Path, path: Path) -> str:
+    """Return the dotted name of a file of the package."""
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, name: str) -> set[str]:
+    """Return the modules that the file of a module imports, also for type checkers only."""
+    parents = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.ImportFrom):
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module or "").split(".")]).rstrip(".")
+            found |= {module, *(f"{module}.{part.name}" for part in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {part.name for part in node.names}
+    return found
 
 
 def main(arguments: list[str]) -> int:
@@ -75,12 +83,16 @@ def main(arguments: list[str]) -> int:
     if not package.is_dir():
         print(f"sizes: there is no folder {package}", file=sys.stderr)
         return 2
-    found = check(package)
-    for violation in found:
-        print(violation)
-    if not found:
-        print("sizes: files, functions and constructors are within their limits")
-    return 1 if found else 0
+    lonely = lonely_modules(package)
+    for line in [*large_files(package), *lonely]:
+        print(line)
+    refused = long_functions(package)
+    for line in refused:
+        print(line, file=sys.stderr)
+    files = list(package.rglob("*.py"))
+    total = sum(path.read_text().count("\n") for path in files)
+    print(f"sizes: {len(files)} files, {total} lines, {len(lonely)} lonely modules, {len(refused)} functions too long")
+    return 1 if refused else 0
 
 
 if __name__ == "__main__":

@@ -1,49 +1,37 @@
-"""The check that files, functions and constructors stay small."""
+"""The report on sizes: long functions are refused, large files and lonely modules are reported."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from tools.sizes import check
+from tools.sizes import large_files, lonely_modules, long_functions
 
-SEVEN = "class A:\n    def __init__(self, a, b, c, *, d, e, f, g): ...\n"
-FIELDS = "@dataclass(frozen=True)\nclass A:\n" + "".join(f"    {name}: int\n" for name in "abcdefg")
-LONG = "async def f():\n" + "    x = 1\n" * 60
+FUNCTION = "async def f():\n" + "    x = 1\n" * 59
 
 
-def found(folder: Path, name: str, text: str) -> list[str]:
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
-    return check(folder)
+def test_a_function_of_more_than_sixty_lines_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "fine.py").write_text(FUNCTION)
+    assert long_functions(tmp_path) == []
+    (tmp_path / "long.py").write_text(FUNCTION + "    x = 1\n")
+    [line] = long_functions(tmp_path)
+    assert "f has 61 lines" in line
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "word"),
-    [
-        ("long.py", "x = 1\n" * 501, "501 lines"),
-        ("long.sql", "SELECT 1;\n" * 501, "501 lines"),
-        ("long.py", LONG, "f has 61 lines"),
-        ("worker/many.py", SEVEN, "A is made of 7 things"),
-        ("worker/fields.py", FIELDS, "A is made of 7 things"),
-    ],
-)
-def test_what_is_too_large_is_refused(tmp_path: Path, name: str, text: str, word: str) -> None:
-    [line] = found(tmp_path, name, text)
-    assert word in line
+def test_large_files_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "fine.py").write_text("x = 1\n" * 800)
+    (tmp_path / "large.sql").write_text("SELECT 1;\n" * 801)
+    [line] = large_files(tmp_path)
+    assert "large.sql (801 lines)" in line
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("long.py", "x = 1\n" * 500),
-        ("long.py", LONG.removesuffix("    x = 1\n")),
-        ("worker/many.py", SEVEN.replace(", g", "")),
-        ("worker/fields.py", FIELDS.removesuffix("    g: int\n")),
-        ("worker/row.py", FIELDS.replace("@dataclass(frozen=True)\n", "").replace("A:", "A(NamedTuple):")),
-        ("face.py", SEVEN),
-        ("remote/worker.py", SEVEN.replace("A:", "RemoteWorker:")),
-    ],
-)
-def test_what_is_small_or_promised_is_fine(tmp_path: Path, name: str, text: str) -> None:
-    assert found(tmp_path, name, text) == []
+def test_small_modules_with_one_importer_are_reported(tmp_path: Path) -> None:
+    package = tmp_path / "shop"
+    (package / "stock").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "stock" / "__init__.py").write_text("")
+    (package / "stock" / "shared.py").write_text("x = 1\n")
+    (package / "stock" / "large.py").write_text("x = 1\n" * 120)
+    (package / "stock" / "lonely.py").write_text("from .shared import x\nfrom .large import x as y\n")
+    (package / "till.py").write_text("import shop.stock.shared\nfrom shop.stock import lonely\n")
+    [line] = lonely_modules(package)
+    assert "lonely.py (2 lines) is imported by shop.till only" in line
