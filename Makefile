@@ -91,6 +91,16 @@ check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
 	$(BIN)/python tools/docstrings.py
 	$(BIN)/python tools/sizes.py
 
+# The tools of the site live in an environment of their own: the set-up of demo and test does not grow.
+.venv-docs/.installed: pyproject.toml tools/bootstrap.py
+	@python="$${PYTHON:-$$($(find_python))}"; VENV=.venv-docs "$$python" tools/bootstrap.py --docs
+	@touch $@
+
+.PHONY: docs
+docs: .venv-docs/.installed ## build the documents as a site below build/site, and refuse broken links
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
+	@echo "the site is in build/site; .venv-docs/bin/python -m mkdocs serve shows it while you write"
+
 .PHONY: fmt
 fmt: $(STAMP) ## format the code and repair what the linter can
 	$(BIN)/ruff check --fix-only --quiet .
@@ -130,5 +140,5 @@ coverage: $(STAMP) ## run the tests once more and say which lines they reach
 
 .PHONY: clean
 clean: ## remove everything that these targets created
-	rm -rf $(VENV) .venv-oldest .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist .coverage .coverage.*
+	rm -rf $(VENV) .venv-oldest .venv-docs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

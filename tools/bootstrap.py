@@ -20,9 +20,9 @@ VENV = ROOT / os.environ.get("VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 
 
-def requirements() -> list[str]:
+def requirements(group: str) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return ["--editable", f"{ROOT}[all]", *project["dependency-groups"]["dev"]]
+    return ["--editable", f"{ROOT}[all]", *project["dependency-groups"][group]]
 
 
 OF_THEIR_TIME = ["click<8.4"]
@@ -82,13 +82,17 @@ def uv(*arguments: str | Path) -> bool:
     return subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
 
 
-def main(files: list[str]) -> int:
-    """Install, together with whatever these requirements files ask for; with --oldest, no newer dependencies than the
-    package needs."""
+def main(arguments: list[str]) -> int:
+    """Install the package, its extras, a group of tools and the packages of requirements files.
+
+    `--docs` installs the tools of the docs site instead of those of development, `--oldest` the oldest dependencies
+    that the package works with. All other arguments are requirements files.
+    """
     create_venv()
-    wanted = requirements() + (oldest() if "--oldest" in files else [])
-    wanted += [word for file in files if file != "--oldest" for word in ("--requirement", file)]
-    print("installing stepfast, its extras and the dev tools", flush=True)
+    group = "docs" if "--docs" in arguments else "dev"
+    wanted = requirements(group) + (oldest() if "--oldest" in arguments else [])
+    wanted += [word for file in arguments if not file.startswith("--") for word in ("--requirement", file)]
+    print(f"installing stepfast, its extras and the {group} tools", flush=True)
     if uv(*wanted):
         return 0
     print("uv did not manage; trying again with pip", flush=True)
