@@ -202,9 +202,7 @@ class ChildCall(ResultCall[O]):
         if self._record is None:
             runs = await new_child(self, self._workflow, self._input, self._options, self._child)
             output = msgspec.json.encode(self._child.run_id).decode()
-            entry = self._entry(status.WAITING, output, format_=FORMAT)
-            await self._execution.record(StepWith(entry, starts=runs))
-            self._execution.stop_if_late()
+            await self._open(StepWith(self._opening(output), starts=runs))
         return await super()._go()
 
 

@@ -279,18 +279,23 @@ class DurableCall(AsCoroutine[T]):
         """What is recorded of it when the run is released meanwhile; None if something is already."""
         if self._record is not None:
             return None
-        return self._entry(status.WAITING, self._plan(), format_=FORMAT)
+        return self._opening(self._plan())
 
     def _plan(self) -> str | None:
         """What is to be known of it by whoever goes on with it, or looks at it."""
         return None
 
-    async def _open(self, plan: str) -> StepRecord:
-        """Record what is decided at the beginning; the outcome will take its place."""
-        entry = self._entry(status.WAITING, plan, format_=FORMAT)
+    def _opening(self, plan: str | None) -> StepDone:
+        """The entry that records the call as begun, with what is decided by then."""
+        return self._entry(status.WAITING, plan, format_=FORMAT)
+
+    async def _open(self, entry: StepDone | StepWith) -> StepRecord:
+        """Record that the call has begun; the outcome will replace this record. From here on the call has a record, as
+        it will have on a replay: without that, a release would open it a second time."""
         now = await self._execution.record(entry)
+        self._record = record = as_record(entry.step if isinstance(entry, StepWith) else entry, now)
         self._execution.stop_if_late()  # nothing is decided yet but when to wait until
-        return as_record(entry, now)
+        return record
 
     async def _record_outcome(self, entry: StepDone | StepWith) -> T:
         """Record the outcome, and give the code what a replay would give it."""

@@ -202,7 +202,7 @@ class Execution:
             )
         self.taken.append((call.branch, call.position))
         self.unawaited.add(call)
-        if not self.history.untaken:
+        if not self.history.untaken and not self.history.aside:
             return None
         try:
             record = self.history.take(call.branch, call.position, call.kind, call.name, call.line)
@@ -215,7 +215,7 @@ class Execution:
 
     async def hold_back(self, call: DurableCall[Any], cursor: Cursor) -> None:
         """Something is to be done, while the code has not asked for all that is recorded: first things first."""
-        if self._holds is None and self.history.left > 0 and not self.claimed.undoing:
+        if self._holds is None and not self.claimed.undoing:
             self._holds = Holds(self)
         if self._holds is not None:
             await self._holds.wait(call, cursor)

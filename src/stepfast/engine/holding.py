@@ -45,7 +45,7 @@ class Holds:
     def holds(self, cursor: Cursor) -> bool:
         """Whether a call of this branch must wait."""
         if not self._over:
-            self._over = self._execution.history.left == 0 or self._execution.history.first_left() is None
+            self._over = self._execution.history.first_left() is None
             return not self._over
         return behind(self._execution, cursor) is not None
 
@@ -74,9 +74,9 @@ class Holds:
                 future.set_result(None)
 
     def _goes(self, call: DurableCall[Any]) -> bool:
-        """Whether a held call may go on; asked at every call that the code makes, so it only looks at a number."""
+        """Whether a held call may go on; asked at every call that the code makes, so it looks at no record."""
         if not self._over:
-            return self._execution.history.left == 0
+            return not self._execution.history.untaken
         return behind(self._execution, call.cursor) is None
 
     def check_rest_soon(self) -> None:

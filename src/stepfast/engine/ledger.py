@@ -4,6 +4,7 @@ what is stored can be compared with what is believed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from ..model import status
 from ..model.records import StepDone, StepRecord
@@ -21,8 +22,8 @@ class Ledger:
     def __init__(self, history: History, most: int) -> None:
         self._history = history
         self._most = most
-        self._kept: list[tuple[StepDone, int]] | None = []
-        """New records, and when they were committed."""
+        self._kept: dict[Address, tuple[StepDone, int]] | None = {}
+        """New records, as they are stored: one per address; and when they were committed."""
         self._tally: Tally | None = None
         """How much is stored, where the records themselves are not kept."""
         self._sure: int | None = None
@@ -44,14 +45,17 @@ class Ledger:
             self.undo_recorded = True
         if now > self.newest.get(entry.branch, 0):
             self.newest[entry.branch] = now
-        if self._history.left:
-            self.made_early((entry.branch, entry.position))
+        address = (entry.branch, entry.position)
+        if self._history.untaken:
+            self.made_early(address)
         kept = self._kept
         if kept is None:
             assert self._tally is not None
             self._tally.add(entry.branch, entry.position, entry.status)
             return
-        kept.append((entry, now))
+        made = (entry, now)
+        if kept.setdefault(address, made) is not made and _replaces(entry, kept[address][0]):
+            kept[address] = made
         if len(kept) > self._most:
             self.keep_only_count()
 
@@ -81,7 +85,8 @@ class Ledger:
         """The run is released, and these go out with it: they will be there when it comes back."""
         self._sure = len(self._kept or ())
         if self._kept is not None:
-            self._kept += entries
+            for entry, now in entries:
+                self._kept.setdefault((entry.branch, entry.position), (entry, now))
 
     def keep_only_count(self) -> None:
         """The records of this claim are too many to be kept, or not all known here: only their number is."""
@@ -93,7 +98,7 @@ class Ledger:
         tally = Tally()
         for record in self._history.records.values():
             tally.add(record.branch, record.position, record.status)
-        for entry, _ in (self._kept or [])[: self._sure]:
+        for entry, _ in islice((self._kept or {}).values(), self._sure):
             tally.add(entry.branch, entry.position, entry.status)
         return tally
 
@@ -102,7 +107,17 @@ class Ledger:
         return (self._tally or self._counted()).number
 
     def whole_history(self) -> list[StepRecord] | None:
-        """All records as they would be read back, if they are few enough to be kept."""
+        """All records as they would be read back, one per address, if they are few enough to be kept."""
         if self._kept is None:
             return None
-        return [*self._history.records.values(), *(as_record(entry, now) for entry, now in self._kept)]
+        records = dict(self._history.records)
+        for address, (entry, now) in self._kept.items():
+            if address not in records or _replaces(entry, records[address]):
+                records[address] = as_record(entry, now)
+        return list(records.values())
+
+
+def _replaces(new: StepDone, old: StepDone | StepRecord) -> bool:
+    """Whether an entry takes the place of a record at its address: as in the database, only an outcome does, and only
+    that of a record which its call had begun."""
+    return old.status == status.WAITING and new.status != status.WAITING

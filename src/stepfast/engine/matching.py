@@ -33,14 +33,16 @@ _EMPTY: dict[tuple[str, int], StepRecord] = {}
 class History:
     """What is recorded of one run, and what of it the code has asked for in this attempt."""
 
-    __slots__ = ("_begun", "_latest", "_left_out", "_patches", "_reached", "last_seq", "left", "records", "untaken")
+    __slots__ = ("_begun", "_latest", "_left_out", "_patches", "_reached", "aside", "last_seq", "records", "untaken")
 
     def __init__(self, records: list[StepRecord]) -> None:
         self.records = {(record.branch, record.position): record for record in records} if records else _EMPTY
-        self.untaken = dict(self.records) if records else _EMPTY
-        """What the code has not asked for yet."""
-        self.left = sum(record.kind not in _ASIDE for record in records) if records else 0
-        """How much that is."""
+        self.untaken = {at: each for at, each in self.records.items() if each.kind not in _ASIDE} if records else _EMPTY
+        """Calls that the code has not made again yet: until this is empty, it is being replayed."""
+        self.aside = _EMPTY
+        """Patches, and undos that have not been called again yet."""
+        if len(self.untaken) != len(self.records):
+            self.aside = {at: each for at, each in self.records.items() if each.kind in _ASIDE}
         self._begun: set[tuple[str, int]] | None = None
         self._left_out: set[str] | frozenset[str] = frozenset()
         self._reached: dict[str, int] | None = None
@@ -50,15 +52,15 @@ class History:
 
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
         """The record at a position, if there is one; an error if it is of something else."""
-        record = self.untaken.pop((branch, position), None)
+        untaken = self.aside if kind == UNDO else self.untaken
+        record = untaken.pop((branch, position), None)
         if record is None:
             self._check_no_branch(branch, position, kind, f"{kind} {name!r} (at {line})")
             return None
-        self.left -= kind != UNDO
         if self.is_left_out(branch):
             return None
         if record.kind != kind or (record.name != name and kind != UNDO):  # an undo is known by what it undoes
-            self.untaken[branch, position] = record
+            untaken[branch, position] = record
             raise NonDeterminismError(
                 f"{recorded_as(record)}, but the code now calls {kind} {name!r} (at {line}). {CAUSES}"
             )
@@ -86,6 +88,11 @@ class History:
             if any(name == branch and at >= position for name, at in (*addresses_above(address[0]), address))
         ]
         return min(found, key=lambda record: record.seq) if found else None
+
+    @property
+    def replayed(self) -> int:
+        """How many records the code has asked for."""
+        return len(self.records) - len(self.untaken) - len(self.aside)
 
     def leave_out(self, branch: str) -> None:
         """What is recorded of a branch does not count: it lost a race. Only noted, for a run may have thousands."""
@@ -125,11 +132,7 @@ class History:
 
     def first_left(self) -> StepRecord | None:
         """The oldest record that the code has not asked for."""
-        left = [
-            record
-            for record in self.untaken.values()
-            if record.kind not in _ASIDE and not self.is_left_out(record.branch)
-        ]
+        left = [record for record in self.untaken.values() if not self.is_left_out(record.branch)]
         return min(left, key=lambda record: record.seq) if left else None
 
 

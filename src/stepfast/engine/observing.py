@@ -382,7 +382,7 @@ class Observers:
             lasted = (now - since) / 1000 if now > since else 0.0
             event = RunEnded(
                 execution.run_id, execution.claim, workflow.dag, claimed.queue, workflow.kind, claimed.attempt,
-                execution.clock.now() - execution.began, len(history.records) - len(history.untaken), lasted,
+                execution.clock.now() - execution.began, history.replayed, lasted,
                 move.status, move.reason, execution.error_type, claimed.dag_step,
             )  # fmt: skip
             self.tell(self.ended, event)
@@ -425,4 +425,4 @@ def _busy(execution: Execution) -> float:
 
 
 def _replayed(execution: Execution) -> int:
-    return len(execution.history.records) - len(execution.history.untaken)
+    return execution.history.replayed

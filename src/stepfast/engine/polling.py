@@ -168,9 +168,9 @@ class UntilCall(StepCall[T]):
     async def _time_is_up_at(self) -> int | None:
         if self._timeout_ms is None:
             return None
-        if self._record is None:
-            self._record = await self._open(msgspec.json.encode({"for": self._timeout_ms}).decode())
-        return self._record.completed_at + time_given(self._record, self._timeout_ms)
+        plan = {"for": self._timeout_ms}
+        record = self._record or await self._open(self._opening(msgspec.json.encode(plan).decode()))
+        return record.completed_at + time_given(record, self._timeout_ms)
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         if error["type"] == WaitTimeout.__name__:

@@ -79,9 +79,8 @@ class SignalCall(DurableCall[T]):
     async def _arrival(self, refused: set[str]) -> Mail | None:
         due_at = None
         if self._timeout_ms is not None:
-            if self._record is None:
-                self._record = await self._open(self._plan())
-            due_at = self._record.completed_at + time_given(self._record, self._timeout_ms)
+            record = self._record or await self._open(self._opening(self._plan()))
+            due_at = record.completed_at + time_given(record, self._timeout_ms)
         what = f"{status.WAITING_SIGNAL}:{self.name}"
         return await self._execution.waits.mail(status.MAIL_SIGNAL, self.name, due_at, what, refused=refused)
 

@@ -30,9 +30,7 @@ class SleepCall(DurableCall[None]):
 
     async def _go(self) -> None:
         execution = self._execution
-        if self._record is None:
-            self._record = await self._decide()
-        wake_at = wakes_at(self._record)
+        wake_at = wakes_at(self._record or await self._decide())
         if wake_at > execution.database_now():
             await execution.waits.until(wake_at, status.WAITING_TIME)
         execution.ledger.saw(self.branch, wake_at)
@@ -47,7 +45,7 @@ class SleepCall(DurableCall[None]):
 
     async def _decide(self) -> StepRecord:
         plan = {"for": self._for_ms} if self._until_ms is None else {"until": self._until_ms}
-        return await self._open(msgspec.json.encode(plan).decode())
+        return await self._open(self._opening(msgspec.json.encode(plan).decode()))
 
 
 def wakes_at(record: StepRecord) -> int:

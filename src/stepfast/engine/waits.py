@@ -169,7 +169,10 @@ class Waits:
     def release_if_at_rest(self) -> None:
         """Release the run if all that is under way is waiting, unless it is for a moment only and slots are free."""
         execution = self._execution
-        if execution.busy or execution.holding or not self._open or execution.closed is not None:
+        if execution.busy or not self._open or execution.closed is not None:
+            return
+        if execution.holding:
+            execution.check_rest_soon()  # a call is held back until all else is at rest, which it may be by this wait
             return
         if self._since is None:
             self._since = self._clock.now()
