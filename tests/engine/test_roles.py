@@ -132,6 +132,10 @@ RUN = "INSERT INTO runs (id, workflow, version, queue, status, format, input, se
 NEW = f"SELECT {ID}, 'parent', '', 'parent', 'queued', 1, '1', '', 0"
 MAIL = "INSERT INTO mailbox (id, run_id, kind, name, format, sent_at, delivered) "
 MAIL += f"SELECT {ID}, {ID}"
+TIMES = (
+    "started_at", "ready_at", "visible_at", "deadline_at", "expires_at", "place", "timeout_ms", "deadline_ms"
+)  # fmt: skip
+GRAPH = "INSERT INTO run_values (run_id, key, value, format, updated_at)"
 MUST_NOT = {
     "starter": [
         "SELECT input FROM runs", "SELECT output FROM runs", "SELECT error FROM runs", "SELECT seed FROM runs",
@@ -144,6 +148,14 @@ MUST_NOT = {
         f"SELECT cancel({ID})", f"SELECT resume({ID})", "CREATE TABLE mine (a integer)",
         f"{RUN}, parent_id) {NEW}, {ID}", f"{RUN}, origin_id) {NEW}, {ID}",
         f"{RUN}, worker) {NEW}, {ID}", f"{RUN}, output) {NEW}, '1'",
+        f"{RUN}, dag_id, dag_step, graph) {NEW}, {ID}, 'one', ''", f"{RUN}, dag_step) {NEW}, 'one'",
+        f"{RUN}, parent_position) {NEW}, 1", f"{RUN}, reply_to) {NEW}, {ID}",
+        *(f"{RUN}, {time}) {NEW}, {odd}" for time in TIMES for odd in ("9223372036854775807", "-1")),
+        f"{RUN}, pending) {NEW}, -1", f"{RUN}, max_attempts) {NEW}, -1", f"{RUN}) {NEW[:-1]}9223372036854775807",
+        f"{RUN}) {NEW.replace(' 1, ', ' 3, ')}",
+        f"{MAIL}, 'signal', 'more', 1, 9223372036854775807, false", f"{MAIL}, 'signal', 'more', 9, 0, false",
+        f"INSERT INTO run_tags (tag, run_id) SELECT 'mine', {ID}",
+        f"{GRAPH} SELECT {ID}, '~graph', '[]', 1, 0",
         f"{RUN}) {NEW.replace('queued', 'completed')}", f"{RUN}) {NEW.replace('queued', 'running')}",
         f"{MAIL}, 'cancel', '', 1, 0, false", f"{MAIL}, 'child', 'completed', 1, 0, false",
         f"{MAIL}, 'signal', 'more', 1, 0, true",
@@ -178,6 +190,60 @@ async def test_what_a_role_must_not_do_it_cannot(people: People) -> None:
                 with pytest.raises(asyncpg.InsufficientPrivilegeError):
                     await connection.execute(sql)
                     pytest.fail(f"a {role} could: {sql}")
+
+
+STEP = (
+    "INSERT INTO runs (id, workflow, version, queue, status, place, format, input, seed, created_at, graph, dag_id, "
+    "dag_step) SELECT $1, 'graph/one', '', 'graph', 'queued', 1, 1, 'null', '', 0, d.graph, d.id, 'more' "
+    "FROM runs d WHERE d.id = $2"
+)
+"""A row that claims to be a step of a dag run."""
+
+
+async def test_a_starter_adds_nothing_to_a_run_that_another_has_started(people: People) -> None:
+    """No step of a dag run, no tag, no graph: not even by a transaction that starts something of its own."""
+    async with people.app("worker") as app:
+        declare(app)
+        victim, plain = await app.start("graph", {"a": 1}), await app.start("parent", 1)
+    async with people.connection("starter") as connection:
+        await connection.execute(f"SET search_path = {people.namespace}")
+        for sql, *values in (
+            (STEP, uuid4(), victim.id),
+            ("INSERT INTO run_tags (tag, run_id) VALUES ('urgent', $1)", plain.id),
+            ("INSERT INTO run_tags (tag, run_id) VALUES ('urgent', $1)", victim.id),
+            (f"{GRAPH} VALUES ($1, '~graph', '[]', 1, 0)", plain.id),
+            ("INSERT INTO run_tags (tag, run_id) VALUES ('urgent', $1)", uuid4()),
+        ):  # fmt: skip
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                async with connection.transaction():
+                    await connection.fetchval("SELECT start('graph')")
+                    await connection.execute(sql, *values)
+                    pytest.fail(f"a starter could: {sql}")
+
+
+async def test_a_starter_starts_again_what_it_has_started(people: People) -> None:
+    """The reply was lost: the same rows once more, of a dag run with its graph, its steps and its tags."""
+    async with people.app("worker") as app:
+        declare(app)
+        await (await app._connect()).store_definitions(list(app.workflows.values()))
+    starter = people.app("starter")
+    declare(starter)
+    async with starter:
+        store = await starter.store()
+        runs: list[Any] = []
+        start = store.start
+
+        async def kept(given: Any, *rest: Any, **options: Any) -> Any:
+            runs.extend(given)
+            return await start(given, *rest, **options)
+
+        store.start = kept  # type: ignore[method-assign]
+        await starter.start("graph", tags=["a", "b"])
+        before = await people.owner.fetch(f"SELECT * FROM {people.namespace}.runs ORDER BY id")
+        assert len(before) == 3 and len(runs) == 3
+        await start(runs)
+        assert await people.owner.fetch(f"SELECT * FROM {people.namespace}.runs ORDER BY id") == before
+        assert await people.owner.fetchval(f"SELECT count(*) FROM {people.namespace}.run_tags") == 2
 
 
 class Stamp(Observer):

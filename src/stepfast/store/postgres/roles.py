@@ -14,14 +14,36 @@ from .catalogue import qualify
 OPERATING = ("cancel", "resume")
 """Functions that are granted to the worker's role alone; the other functions do nothing that a role may not do."""
 
+_LAST = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+_TIMES = ("created_at", "started_at", "ready_at", "visible_at", "deadline_at", "expires_at")
+_SPANS = ("timeout_ms", "deadline_ms")
+_NOT_NEGATIVE = ("place", "pending", "ordinal", "max_attempts")
+_LARGEST_PLACE = _LAST * 1000
+
 _CHECKED = {
-    "runs": "worker IS NULL AND claim = 0 AND output IS NULL"
-    " AND parent_id IS NULL AND reply_to IS NULL AND origin_id IS NULL"
-    " AND (status IN ('queued', 'waiting') OR (status = 'running' AND graph IS NOT NULL))",
-    "mailbox": "kind = 'signal' AND NOT delivered",
-    "run_values": "key = '~graph'",
+    "runs": " AND ".join(
+        (
+            "worker IS NULL AND claim = 0 AND output IS NULL",
+            "parent_id IS NULL AND parent_branch IS NULL AND parent_position IS NULL",
+            "reply_to IS NULL AND origin_id IS NULL",
+            "(dag_id IS NULL) = (dag_step IS NULL)",
+            "(dag_id IS NULL OR (graph IS NOT NULL AND key IS NULL AND {schema}.sql_is_step(dag_id, dag_step)))",
+            "(status IN ('queued', 'waiting') OR (status = 'running' AND graph IS NOT NULL AND dag_id IS NULL))",
+            "format IN (1, 2)",
+            *(f"COALESCE({time}, 0) BETWEEN 0 AND {_LAST}" for time in _TIMES),
+            *(f"COALESCE({span}, 0) BETWEEN 0 AND {_LAST}" for span in _SPANS),
+            *(f"COALESCE({number}, 0) >= 0" for number in _NOT_NEGATIVE),
+            f"COALESCE(place, 0) <= {_LARGEST_PLACE}",
+        )
+    ),
+    "run_tags": "{schema}.sql_is_tag(run_id, tag)",
+    "mailbox": "kind = 'signal' AND NOT delivered AND error IS NULL AND format IN (1, 2)"
+    f" AND sent_at BETWEEN 0 AND {_LAST}",
+    "run_values": "key = '~graph' AND {schema}.sql_is_graph(run_id)",
 }
-"""What the rows must be that a starter inserts."""
+"""What the rows must be that a starter inserts: runs of its own, with times that a calendar has, and nothing that adds
+to a run which another process started."""
 
 
 class Roles:
@@ -39,7 +61,9 @@ class Roles:
         }
         self._sql = {name: qualify(text) for name, text in load_statements(package, "roles.sql", words).items()}
         each = self._sql["policies_of_all"]
-        policies = [fill(each, {"table": f"{schema}.{table}", "rule": rule}) for table, rule in _CHECKED.items()]
+        policies = [
+            fill(each, {"table": f"{schema}.{table}", "rule": fill(rule, words)}) for table, rule in _CHECKED.items()
+        ]
         self._grants = fill(self._sql["grant_roles"], {"policies": ";\n".join(policies)})
         self.known = self._sql["have_roles"]
 

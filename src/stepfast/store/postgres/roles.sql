@@ -60,9 +60,10 @@ GRANT INSERT, SELECT (run_id, key) ON {schema}.run_values TO {starter};
 GRANT INSERT, SELECT (run_id, id, kind) ON {schema}.mailbox TO {starter};
 GRANT SELECT (run_id, mail) ON {schema}.steps TO {starter};
 
--- What a starter inserts is checked row by row: a run that belongs to no other, a signal that is still to be delivered,
--- and of the values of runs only the graph that a dag run brings along. The owner of the tables is not checked.
+-- What a starter inserts is checked row by row: a run that belongs to no other, and its own tags; a dag run with its steps
+-- and its graph, all by one transaction; and a signal that is still to be delivered. The owner of the tables is not checked.
 ALTER TABLE {schema}.runs ENABLE ROW LEVEL SECURITY;
+ALTER TABLE {schema}.run_tags ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.mailbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.run_values ENABLE ROW LEVEL SECURITY;
 {policies}

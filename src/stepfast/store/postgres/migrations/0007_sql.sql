@@ -15,6 +15,49 @@
 -- lock over the whole server which every NOTIFY takes there.
 --
 -- They run with the rights of the caller. Functions whose names begin with `sql_` are parts of them, and not for others.
+-- Three of these say what a role that may only start can insert (`roles.sql`). They run with the rights of their owner,
+-- because such a role must not read what they decide by, and answer nothing but yes or no.
+
+-- Whether a run was inserted by the present transaction. A row that is seen while its transaction is under way is one's own,
+-- also where a savepoint lies between.
+CREATE FUNCTION {schema}.sql_is_new(run uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    span constant bigint := 4294967296;
+    ours bigint := txid_current();
+    theirs bigint := (SELECT r.xmin::text::bigint FROM {schema}.runs r WHERE r.id = sql_is_new.run);
+BEGIN
+    theirs := ours + (theirs - ours % span + span + span / 2) % span - span / 2;
+    RETURN COALESCE(theirs > 2 AND txid_status(theirs) = 'in progress', false);
+END
+$$;
+
+-- Whether a step of a dag run may be inserted: with its dag run, or once more, which changes nothing.
+CREATE FUNCTION {schema}.sql_is_step(dag uuid, step text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM {schema}.runs r WHERE r.dag_id = sql_is_step.dag AND r.dag_step = sql_is_step.step)
+        OR {schema}.sql_is_new(sql_is_step.dag);
+END
+$$;
+
+-- Whether a copy of the graph of a dag run may be inserted: likewise.
+CREATE FUNCTION {schema}.sql_is_graph(dag uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM {schema}.run_values v WHERE v.run_id = sql_is_graph.dag AND v.key = '~graph')
+        OR {schema}.sql_is_new(sql_is_graph.dag);
+END
+$$;
+
+-- Whether the row of a run says that it has a tag.
+CREATE FUNCTION {schema}.sql_is_tag(run uuid, tag text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM {schema}.runs r CROSS JOIN LATERAL json_array_elements_text(r.tags::json) AS t(name)
+                   WHERE r.id = sql_is_tag.run AND t.name = sql_is_tag.tag);
+END
+$$;
 
 -- The id of a run or of a piece of mail: a UUID of version 7, as Python makes them. Before release 13 the server has no
 -- strong source of chance: such an id is unique, but who knows others might guess it.
