@@ -193,8 +193,6 @@ class RecordedError(StepfastError):
     """The names of the classes that the original error's class was made of."""
     seen: dict[str, int]
     """How far each branch that this was raised in had come then; what came later is forgotten on a new attempt."""
-    beside: tuple[RecordedError, ...] = ()
-    """What failed beside it, where several were waited for: a new attempt does all of it again."""
     races: tuple[tuple[str, int], ...] = ()
     """(branch, position) of the races that it won by failing: a new attempt runs them again."""
 

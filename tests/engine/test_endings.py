@@ -11,7 +11,7 @@ import pytest
 
 from stepfast import Backoff, NonRetryableError, RetryLater
 from stepfast.engine import endings
-from stepfast.errors import ContextMisuse, DeadlineExceeded, InvalidInput, NonDeterminismError, RecordedError
+from stepfast.errors import ContextMisuse, DeadlineExceeded, InvalidInput, NonDeterminismError
 from stepfast.model import status
 from stepfast.model.graph import DagStep, Graph
 from stepfast.model.records import Claimed
@@ -54,7 +54,7 @@ class Leaver:
         self.owes_record = False
         self.ledger = Account(undos, recorded)
 
-    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
+    def to_forget(self, error: BaseException | None, by_operator: bool = False) -> list[tuple[str, int]]:
         return [("", 4)]
 
 

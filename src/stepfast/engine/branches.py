@@ -14,7 +14,6 @@ from .children import ResultCall
 from .clock import TURNS
 from .cursor import Cursor, sub_branch
 from .durable_call import DurableCall
-from .failure import ending_record
 from .remote_call import RemoteCall
 from .scope import current_cursor
 from .signature import name_of
@@ -45,7 +44,7 @@ class BranchCall(DurableCall[T]):
             self.give_up()
             raise
         if isinstance(outcome, BaseException):
-            self._execution.surfaced(outcome, self._cursor)
+            execution.was_given([outcome], self._cursor)
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
@@ -148,13 +147,10 @@ async def gather(
 def given(execution: Execution, cursor: Cursor, results: list[Any], return_errors: bool) -> list[Any]:
     """The results; the first error in the order of the code is raised, unless errors are wanted as results."""
     failed = [result.error for result in results if isinstance(result, Failed)]
-    for error in failed:
-        execution.surfaced(error, cursor)
+    if failed:
+        execution.was_given(failed, cursor, raised=not return_errors)
     if failed and not return_errors:
-        first, *others = failed
-        if (record := ending_record(first)) is not None:
-            record.beside = tuple(found for other in others if (found := ending_record(other)) not in (None, record))
-        raise first
+        raise failed[0]
     return [result.error if isinstance(result, Failed) else result for result in results]
 
 
@@ -175,6 +171,9 @@ async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
     except asyncio.CancelledError:
         if execution.closed is None and not being_cancelled():
             raise RuntimeError("the branch was cancelled by something it awaited") from None
+        raise
+    except Exception as error:
+        execution.trail.failed(cursor.branch, error)
         raise
     finally:
         if execution.has_given_up:

@@ -75,6 +75,7 @@ class StartCall(DurableCall[ChildRun[O]]):
         self._options = options
         self._child = _Child(workflow, child_id(execution.run_id, cursor.branch, cursor.position))
         super().__init__(execution, cursor, "start", self._child.workflow, where)
+        execution.calls_child(self)
 
     async def _go(self) -> ChildRun[O]:
         runs = await new_child(self, self._workflow, self._input, self._options, self._child)
@@ -98,6 +99,7 @@ class ResultCall(DurableCall[O]):
         self.group: object | None = None
         """Set where several have to end before the code goes on."""
         super().__init__(execution, cursor, kind, child.workflow, where)
+        execution.calls_child(self)
 
     async def _go(self) -> O:
         mail = await self._end_of_child()
@@ -169,13 +171,15 @@ class ResultCall(DurableCall[O]):
         return value
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
-        return ChildFailed(
+        failure = ChildFailed(
             self.name,
             self._child.run_id,
             error_type=error["type"],
             message=error["message"],
             traceback=error["traceback"],
         )
+        self._execution.was_given([failure], self._cursor)
+        return failure
 
 
 class ChildCall(ResultCall[O]):

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ..errors import ContextMisuse, DeadlineExceeded, InvalidInput, NonDeterminismError, RecordedError
+from ..errors import ContextMisuse, DeadlineExceeded, InvalidInput, NonDeterminismError
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.cancelling import may_have_acted
@@ -60,8 +60,8 @@ class Leaver(Protocol):
         """What is recorded of it."""
         ...
 
-    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
-        """The records that a new attempt makes anew."""
+    def to_forget(self, error: BaseException | None, by_operator: bool = False) -> list[tuple[str, int]]:
+        """The records that a new attempt, or an operator's retry, does again."""
         ...
 
 
@@ -113,7 +113,7 @@ def continued(run: Leaver, successor: NewRun) -> Transition:
     )
 
 
-def failed(run: Leaver, error: str, reason: str, cause: RecordedError | None, format_: int) -> Transition:
+def failed(run: Leaver, error: str, reason: str, cause: BaseException | None, format_: int) -> Transition:
     """There is no further attempt. What was done is undone first, if the code is to blame and says how. What a claim
     recorded by code that diverges does not stay."""
     undo = reason not in status.UNDONE_BY_CANCEL and not run.claimed.undoing and run.ledger.has_undos()
@@ -124,7 +124,7 @@ def failed(run: Leaver, error: str, reason: str, cause: RecordedError | None, fo
         reason=reason,
         error=error,
         recorded=run.ledger.recorded,
-        forget=[] if undo else run.to_forget(cause),
+        forget=[] if undo else run.to_forget(cause, by_operator=reason == status.REASON_CODE),
         drop=[] if run.diverged is None else list(run.ledger.fresh),
         format=format_,
     )
@@ -170,7 +170,7 @@ def broken(run: Leaver, error: str | None, format_: int) -> Transition:
 # -- it will come back ----------------------------------------------------------------------------------------------
 
 
-def next_attempt(run: Leaver, error: str, delay: float, cause: RecordedError | None, format_: int) -> Transition:
+def next_attempt(run: Leaver, error: str, delay: float, cause: BaseException | None, format_: int) -> Transition:
     """The attempt failed, and there will be another after so many seconds."""
     return Transition(
         run.run_id,

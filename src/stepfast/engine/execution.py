@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,6 @@ from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWi
 from . import endings
 from .clock import Timer
 from .cursor import Cursor
-from .failure import ending_record
 from .heeding import heed, heed_now, must_go_on_first, obey, owes_record
 from .holding import Holds
 from .inbox import Inbox
@@ -305,12 +305,15 @@ class Execution:
         error.seen = {cursor.branch: cursor.position}
         return error
 
-    def surfaced(self, error: BaseException, cursor: Cursor) -> None:
-        """An error of a branch is raised in the branch that waited for it: what that branch does from here on comes of
-        it."""
-        found = ending_record(error)
-        if found is not None:
-            found.seen.setdefault(cursor.branch, cursor.position)
+    def was_given(self, errors: Sequence[BaseException], cursor: Cursor, raised: bool = True) -> None:
+        """The code of a branch is given errors, of which the first is raised, or all as results: what it does from here
+        on comes of them."""
+        self.trail.was_given(cursor.branch, cursor.position, errors, raised)
+
+    def calls_child(self, call: DurableCall[Any]) -> None:
+        """The code starts a child, or waits for one."""
+        if self._trail is not None:
+            self._trail.calls_child((call.branch, call.position))
 
     def give_up(self, branch: str) -> None:
         """A branch was stopped: what is recorded of it does not count, and what it had not awaited is no misuse."""
@@ -340,9 +343,10 @@ class Execution:
         forgotten.sort(key=lambda call: call.position)
         return [call.name if isinstance(call, UnplacedCall) else repr(call.name) for call in forgotten]
 
-    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
-        """The records a new attempt makes anew, if this is the error that ended the present one."""
-        return self.trail.to_forget(error)
+    def to_forget(self, error: BaseException | None, by_operator: bool = False) -> list[tuple[str, int]]:
+        """The records that a new attempt does again, or an operator's retry, if this is the error that ended the
+        present one."""
+        return self.trail.to_forget(error, by_operator)
 
     def list_running(self, now: float, after: float) -> None:
         """Tell of steps that have been running for longer than a moment; quick ones cost no write."""
@@ -416,6 +420,8 @@ class Execution:
         if self.recorder.observers is not None:
             self.recorder.observers.parts(self, transition)
         self.parting = parting = self.recorder.record(transition)
+        if self._trail is not None:
+            self._trail.let_go()
         return parting
 
     def lose(self) -> None:

@@ -115,6 +115,13 @@ def ending_record(error: BaseException) -> RecordedError | None:
     return None
 
 
+def carried_by(error: BaseException) -> list[BaseException]:
+    """The errors that one carries by itself: what it was raised from, or the members of a group."""
+    link = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [*members, *(() if link is None else (link,))]
+
+
 def type_name(error: BaseException | type[BaseException]) -> str:
     """Ours and Python's own go by their bare name; others by their module too."""
     kind = error if isinstance(error, type) else type(error)

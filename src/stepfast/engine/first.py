@@ -121,7 +121,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
     def _won_by_failing(self, error: BaseException) -> None:
         """A failure decides a race as any outcome does. But if it ends the attempt, the next one makes the failed
         record anew, and with it what came of it: the race is run again."""
-        self._execution.surfaced(error, self._cursor)
+        self._execution.was_given([error], self._cursor)
         found = ending_record(error)
         if found is not None:
             found.races += ((self.branch, self.position),)

@@ -17,7 +17,7 @@ from ..engine import endings
 from ..engine.dag import SKIP
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
-from ..engine.failure import as_misuse, decode_error, encode_error, ending_record, explain, type_name
+from ..engine.failure import as_misuse, decode_error, encode_error, explain, type_name
 from ..engine.heeding import must_go_on_first, obey
 from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
@@ -186,8 +186,8 @@ class Attempts:
         tell_attempt(execution, error, verdict.delay)
         if self._observers is not None:
             self._observers.attempt_fails(execution, error, verdict.delay)
-        cause, format_ = ending_record(error), self._payloads.format
-        await self._leaving.leave(execution, endings.next_attempt(execution, text, verdict.delay, cause, format_))
+        move = endings.next_attempt(execution, text, verdict.delay, error, self._payloads.format)
+        await self._leaving.leave(execution, move)
 
     async def fail(self, execution: Execution, error: Exception, reason: str) -> None:
         """There is no further attempt."""
@@ -195,7 +195,7 @@ class Attempts:
         text = encode_error(error, self._payloads)
         self._leaving.note_attempt(execution, text)
         tell_end(execution, error, reason)
-        move = endings.failed(execution, text, reason, ending_record(error), self._payloads.format)
+        move = endings.failed(execution, text, reason, error, self._payloads.format)
         if reason != status.REASON_NON_DETERMINISM and execution.claimed.dag_step is not None:
             await self._catch(execution, error, move)
         if self._observers is not None:
