@@ -42,6 +42,9 @@ class Settings:
     mistake, which no further attempt mends."""
     retries: int = 0
     """Retries of a step. None: an error ends the attempt, and the next attempt goes on at that very step."""
+    dag_retries: int = 2
+    """Retries of a step of a dag: three calls, as a task has three attempts. A dag run has no attempts, so nothing but
+    its own retries keeps a transient error of one step from failing, and undoing, the whole run."""
     undo_retries: int = 3
     """Retries of an undo that says nothing itself: more than a step has, because nobody tries it again later."""
     backoff_base: float = 1.0

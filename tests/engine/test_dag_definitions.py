@@ -484,7 +484,7 @@ async def test_the_number_of_retries_goes_by_other_names_too(app: Stepfast) -> N
     steps: dict[str, dict[str, int]] = {"a": {"max_retries": 1}, "b": {"maxRetries": 2}, "c": {}}
     dag = app.dag_from_spec("dag", {"steps": steps}, dict.fromkeys(steps, work))
     run = await app.start(dag)
-    assert [dag.graph.dag_steps[name].retries for name in "abc"] == [1, 2, app.settings.retries]
+    assert [dag.graph.dag_steps[name].retries for name in "abc"] == [1, 2, app.settings.dag_retries]
     assert list(await steps_of(run)) == ["a", "b", "c"]
 
 

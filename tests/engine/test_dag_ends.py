@@ -325,7 +325,7 @@ async def test_the_reason_of_a_run_is_that_of_its_step(app: Stepfast, saga: Saga
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
 
-    @dag.step(after=["a"], timeout=0.05)
+    @dag.step(after=["a"], timeout=0.05, retries=0)
     async def b(ctx: Any) -> None:
         await asyncio.Event().wait()
 
@@ -404,7 +404,7 @@ async def test_where_an_error_leads_is_said_by_the_graph_that_the_run_was_starte
     def build(app: Stepfast, **catch: str) -> Dag:
         dag = app.dag("dag")
 
-        @dag.step(catch={{"value": ValueError}[kind]: target for kind, target in catch.items()})
+        @dag.step(retries=0, catch={{"value": ValueError}[kind]: target for kind, target in catch.items()})
         async def a(ctx: Any) -> None:
             await ctx.step(gate.passing)
             raise ValueError("caught")

@@ -211,18 +211,26 @@ async def test_a_step_without_retries_is_called_once(app: Stepfast, calls: Calls
     assert await run.status() == "failed"
 
 
-async def test_a_step_that_says_nothing_is_retried_as_the_settings_say(make_app: MakeApp, calls: Calls) -> None:
-    app = make_app(settings=Settings(retries=1, backoff_base=0.001))
+@pytest.mark.parametrize(
+    ("settings", "options", "tries"),
+    [({}, {}, 3), ({"dag_retries": 1}, {}, 2), ({}, {"retries": 0}, 1), ({"retries": 9}, {}, 3)],
+    ids=["default", "setting", "none", "other setting"],
+)
+async def test_a_step_that_says_nothing_is_retried_as_the_settings_say(
+    make_app: MakeApp, calls: Calls, settings: dict[str, Any], options: dict[str, Any], tries: int
+) -> None:
+    """A transient error of one step does not fail, and undo, the run."""
+    app = make_app(settings=Settings(backoff_base=0.001, **settings))
     dag = app.dag("dag")
 
-    @dag.step
+    @dag.step(**options)
     async def broken(ctx: Any) -> None:
         calls.hit("broken")
         raise ValueError("no")
 
     await app.start(dag)
     await app.drain()
-    assert calls == {"broken": 2}
+    assert calls == {"broken": tries}
 
 
 @ON_BOTH

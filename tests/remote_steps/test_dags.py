@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, RemoteStepError, RunFailed, UnknownOption
+from stepfast import Backoff, ConfigurationError, RemoteStepError, RunFailed, UnknownOption
 from stepfast.remote import FatalError
 from tests.remote_steps.conftest import Home, enough_joined, joined
 from tests.support.engine import eventually
@@ -100,6 +100,25 @@ async def test_a_completed_step_is_undone_elsewhere(home: Home) -> None:
         await home.nothing_is_left()
     assert undone == [({"input": {"cents": 5}, "output": "receipt"}, f"{run.id}:-1")]
     assert await run.status() == "compensated"
+
+
+@joined
+async def test_it_is_tried_again_as_the_settings_say(home: Home) -> None:
+    fulfil, calls = home.app.dag("fulfil"), list[int]()
+    fulfil.remote("charge", group="echo", backoff=Backoff(base=0.001))
+    worker = home.worker()
+
+    @worker.handle("charge")
+    async def charge(input: Any, task: Any) -> None:
+        calls.append(task.attempt)
+        raise ConnectionError("no answer")
+
+    run = await home.app.start(fulfil)
+    async with home.app.worker(), worker:
+        with pytest.raises(RunFailed, match="no answer"):
+            await run.result(timeout=20)
+        await home.nothing_is_left()
+    assert calls == [1, 2, 3]
 
 
 def test_what_cannot_work_is_refused_with_the_name_of_the_step(sqlite_url: str) -> None:

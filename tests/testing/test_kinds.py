@@ -21,7 +21,7 @@ app = Stepfast("sqlite:///must-not-be-made.db")
 fulfil = app.dag("fulfil")
 
 
-@fulfil.step
+@fulfil.step(retries=0)
 async def pick(ctx: DagContext) -> str:
     return "picked"
 

@@ -19,7 +19,7 @@ def graph(change: str = "", *, app: Stepfast | None = None) -> Stepfast:
     fulfil = app.dag("fulfil")
     limit = 100 if change == "condition" else 10
 
-    @fulfil.step
+    @fulfil.step(retries=0)
     async def price(ctx: DagContext) -> int:
         CALLED.append("price")
         if ctx.input["cents"] < 0:
@@ -47,7 +47,7 @@ def graph(change: str = "", *, app: Stepfast | None = None) -> Stepfast:
 def _ship(fulfil: Dag, change: str) -> None:
     caught = {} if change == "uncaught" else {"catch": {OSError: "repair"}}
 
-    @fulfil.step(after=["price"], **caught)  # type: ignore[call-overload,untyped-decorator,unused-ignore]
+    @fulfil.step(after=["price"], retries=0, **caught)  # type: ignore[call-overload,untyped-decorator,unused-ignore]
     async def ship(ctx: DagContext) -> str:
         CALLED.append("ship")
         if ctx.input.get("wreck"):

@@ -161,7 +161,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
             check_takes_context(when, "when")
             check_takes_context(said.compensate, "compensate")
             before, caught = self._names(given.get("after", ())), self._caught({} if catch is None else catch)
-        retries = self._settings.retries if said.retries is None else said.retries
+        retries = self._settings.dag_retries if said.retries is None else said.retries
         undo = None if said.compensate is None else name_of(said.compensate)
         needed = 1 if join == "any" else at_least
         dag_step = DagStep(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
@@ -199,6 +199,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         check_name(name, f"the name of a step of dag {self.name!r}", longest)
         own: DagStepKeywords = {key: given[key] for key in _OF_STEPS if key in given}  # type: ignore[literal-required,assignment]
         options: RemoteKeywords = {key: given[key] for key in _OF_REMOTE if key in given}  # type: ignore[literal-required,assignment]
+        options.setdefault("retries", self._settings.dag_retries)
         with self._naming(name):
             check_takes_context(input, "input")
             before = self._names(given.get("after", ()))
