@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -302,6 +303,23 @@ async def test_a_claim_whose_reply_takes_long_is_not_taken_for_a_stray(
     assert calls["count"] == 1
 
 
+async def test_heartbeats_that_fail_are_said_in_the_log(make_app: MakeApp, caplog: pytest.LogCaptureFixture) -> None:
+    """The first failure, then that a lease has passed, then that they succeed again: each once."""
+    app = make_app(Settings(lease=0.4, heartbeat=0.1, sweep=0.1, poll=0.2))
+    pulse = WilfulPulse(await app.store())
+    caplog.set_level(logging.INFO, "stepfast")
+    async with app.worker():
+        pulse.failing = True
+        await eventually(lambda: "no heartbeat has succeeded for a whole lease (0.4 s)" in caplog.text)
+        refused = pulse.refused
+        await eventually(lambda: pulse.refused > refused + 1)
+        pulse.failing = False
+        await eventually(lambda: "heartbeats succeed again" in caplog.text)
+    told = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
+    assert len(told) == 3
+    assert told[0].endswith("a heartbeat failed, and is tried again: DatabaseUnavailable: told to fail")
+
+
 # -- when to reap ----------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +329,7 @@ class WilfulPulse:
     def __init__(self, store: Store) -> None:
         self._make = store.pulse
         self.failing = self.dead = False
+        self.refused = 0
         self.asked: list[str] = []
         self.flowing = threading.Event()
         self.flowing.set()
@@ -323,6 +342,7 @@ class WilfulPulse:
 
     def beat(self, worker: str, running: int) -> BeatAnswer:
         if self.failing:
+            self.refused += 1
             raise DatabaseUnavailable("told to fail")
         self.asked.append(worker)
         dead = self.dead

@@ -19,6 +19,8 @@ from .kit import Kit
 
 _STOPPED = 2.0
 """A wait that takes longer by so many seconds than it was to take: the whole process was stopped."""
+_NOTHING, _FAILURE, _LEASE_PASSED = 0, 1, 2
+"""What the log knows of heartbeats that do not succeed."""
 _HURRY = 0.2
 """Seconds between two beats at least, however much one is hurried."""
 
@@ -55,6 +57,7 @@ class Heartbeat:
         self.unbroken_since = self._clock.now()
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
         self._last = self._clock.now()
+        self._said = _NOTHING
         self._watch: LoopWatch | None = None
         """Told to look at the event loop between two beats."""
         if kit.settings.blocked_after > 0:
@@ -141,13 +144,13 @@ class Heartbeat:
         sent = self._clock.now()
         try:
             answer = pulse.beat(worker, len(before))
-        except StepfastError as error:
+        except Exception as error:
             self.unbroken_since = self._clock.now()
-            self._logger.debug("heartbeat: %s", sentence(error))
-        except Exception:
-            self.unbroken_since = self._clock.now()
-            self._logger.exception("heartbeat: unexpected error")
+            self._say_failed(error)
         else:
+            if self._said:
+                self._said = _NOTHING
+                self._logger.info("worker %s: heartbeats succeed again", worker)
             if self._clock.now() - self._last > self._lease:
                 self.unbroken_since = self._clock.now()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
@@ -156,6 +159,23 @@ class Heartbeat:
             return
         if self._clock.now() - self._last > self._lease:
             self._tell(self._holder.lease_expired)
+
+    def _say_failed(self, error: Exception) -> None:
+        """Log the first failure, and once more when a lease has passed: further ones say nothing new."""
+        if self._clock.now() - self._last > self._lease:
+            if self._said != _LEASE_PASSED:
+                self._said = _LEASE_PASSED
+                self._logger.error(
+                    "worker %s: no heartbeat has succeeded for a whole lease (%g s): other workers take over its runs, "
+                    "and it claims none until one succeeds: %s", self._me.id, self._lease, sentence(error),
+                )  # fmt: skip
+        elif self._said == _NOTHING:
+            self._said = _FAILURE
+            unexpected = None if isinstance(error, StepfastError) else error
+            self._logger.warning(
+                "worker %s: a heartbeat failed, and is tried again: %s", self._me.id, sentence(error),
+                exc_info=unexpected,
+            )  # fmt: skip
 
     def _answered(self, worker: str, answer: BeatAnswer, before: dict[str, int]) -> None:
         """Pass the answer on, unless the worker was given a new id since it asked: it is not about that one."""
