@@ -41,7 +41,7 @@ from .scheduling import Scheduling
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .standing_in import here
 from .stats import StatsVerbs
-from .store import Store, open_store
+from .store import Store, open_store, pool_url
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
 from .worker.clockwork import REAL
@@ -82,7 +82,9 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     ) -> None:
         named = os.environ.get("STEPFAST_URL") if url is None else url
         self.url: DatabaseUrl = parse_url(named or DEFAULT_URL if url is None else url)
-        self.url_named = bool(named)
+        if pool is not None:
+            self.url = pool_url(pool, self.url if named or url is not None else None)
+        self.url_named = bool(named) or pool is not None
         """Whether somebody said which database to use, here or in the environment."""
         default = os.environ.get("STEPFAST_NAMESPACE") or DEFAULT_NAMESPACE
         self.namespace = check_namespace(default if namespace is None else namespace)

@@ -47,7 +47,7 @@ async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Address, bool]:
     homeless = _is_homeless(app.transport) and app.url.kind == "sqlite"
     if not out or homeless:
         return {}
-    transport = _make(app.transport, app.url, None, app.settings, create=False)
+    transport = _make(app.transport, app.url, app._pool, app.settings, create=False)
     try:
         await transport.open()
         try:

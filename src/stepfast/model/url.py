@@ -26,6 +26,8 @@ class DatabaseUrl(NamedTuple):
     text: str
     path: str | None = None
     """SQLite only: the file, or None for a database in memory."""
+    of_pool: bool = False
+    """Postgres only: the text is for people to read; how to connect is known to the pool of the application."""
 
     def __repr__(self) -> str:
         return f"DatabaseUrl({redact(self.text)!r})"

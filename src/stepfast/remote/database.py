@@ -151,7 +151,7 @@ def may_not_use_tables() -> MissingRight:
 
 
 def _dialect_of_pool(pool: Any) -> str:
-    drivers = {kind.__module__.partition(".")[0] for kind in type(pool).__mro__}
+    drivers = {kind.__module__.partition(".")[0] for kind in type(pool).__mro__ if hasattr(pool, "acquire")}
     if "asyncpg" in drivers:
         return POSTGRES
     if "asyncmy" in drivers:

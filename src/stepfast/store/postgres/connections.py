@@ -17,6 +17,7 @@ from ...settings import Settings
 from .arrays import know_arrays
 from .catalogue import SEARCH_PATH
 from .continuity import Continuity
+from .own_pool import arguments
 from .server_errors import translate
 from .transactions import close_quietly, closing, drop, give_back, is_gone
 
@@ -62,6 +63,7 @@ class Connector:
 
     def __init__(self, url: DatabaseUrl, settings: Settings, pool: Any = None) -> None:
         self._url = url.text
+        self._of_pool = url.of_pool
         self._settings = settings
         self.shared_pool = pool
         self._pooled_server: bool | None = None
@@ -104,14 +106,14 @@ class Connector:
 
     def _options(self) -> dict[str, Any]:
         settings = self._settings
-        options: dict[str, Any] = {
-            "dsn": self._url,
+        options: dict[str, Any] = arguments(self.shared_pool) if self._of_pool else {"dsn": self._url}
+        options |= {
             "timeout": settings.connect_timeout,
             "command_timeout": settings.command_timeout,
             "connection_class": QuietConnection,
         }
         if self._pooled_server is False:
-            options["server_settings"] = {
+            options["server_settings"] = (options.get("server_settings") or {}) | {
                 "application_name": "stepfast",
                 "search_path": SEARCH_PATH,
                 # A short statement must not be compiled because a plan for a large batch looked expensive.

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from ...cancellation import insist, requests
-from ...errors import AppClosed, ConfigurationError
+from ...errors import AppClosed
 from ...model.admission import Admission, WantedRuns
 from ...model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ...model.gate import Bound
@@ -27,7 +27,7 @@ from ..migrations import migrations
 from ..protocol import NOTHING, Check, MissingRight, SchemaState, Transacted, Wakeups
 from ..remote_port import Carrier
 from ..statements import OLDEST, load_all
-from . import health
+from . import health, own_pool
 from .arrays import know_arrays
 from .callers import Callers
 from .catalogue import qualify
@@ -49,7 +49,7 @@ from .schema import Schema
 from .server_errors import translate
 from .starting import Starts
 from .sweeping import Sweeps
-from .transactions import PATIENCE, borrowed, close_pool
+from .transactions import PATIENCE, borrowed, close_pool, closing
 
 _PACKAGE = __package__ or ""
 _EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
@@ -90,7 +90,7 @@ class PostgresStore(BaseStore):
         continuity = Continuity()
         self.breaks = continuity.breaks
         self._connector = Connector(url, settings, pool)
-        self._url = url.text
+        self._url, self._of_pool = url.text, url.of_pool
         self._pool: Any = pool
         self._owns_pool = pool is None
         self._only_leaves = False
@@ -124,7 +124,7 @@ class PostgresStore(BaseStore):
         for each in self._kept.values():
             each.closed = False
         if self._pool is not None:
-            self._check_pool()
+            await self._check_pool()
             return
         options = await self._connector.options()
         try:
@@ -132,11 +132,15 @@ class PostgresStore(BaseStore):
         except Exception as error:
             raise connect_error(error, self._url) from None
 
-    def _check_pool(self) -> None:
-        """A pool that is too small would make the duties wait for each other for ever."""
-        needed = len(self._kept) + 2
-        if self._pool.get_max_size() < needed:
-            raise ConfigurationError(f"pool= must hold at least {needed} connections, not {self._pool.get_max_size()}")
+    async def _check_pool(self) -> None:
+        """Refuse a pool of the caller's that cannot carry the duties, or leads elsewhere than the URL by which the
+        heartbeat connects."""
+        own_pool.check_usable(self._pool, len(self._kept) + 2)
+        if self._of_pool:
+            return
+        async with closing(await self._connector.connect()) as connection:
+            ours = await connection.fetchrow(self._sql["identity"])
+        own_pool.refuse_other_database(ours, await self._first_row(self._sql["identity"]))
 
     async def close(self) -> None:
         """Give every connection back: all at once, because each may have to wait for a server that says nothing."""
