@@ -278,11 +278,13 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         workflow: str | Workflow[Any, Any] | None = None,
         limit: int | None = None,
         timeout: Seconds = 10.0,
+        partial: bool = False,
         progress: Callable[[CheckedRun], None] | None = None,
     ) -> list[CheckedRun]:
         """Replay what is recorded of unfinished runs against this code, and tell which of them it does not fit. Nothing
-        is written, claimed or executed but the code between the steps, each run for at most ``timeout`` seconds.
-        ``progress`` is called with each as it is found."""
+        is written, claimed or executed but the code between the steps, each run for at most ``timeout`` seconds. Runs
+        of workflows that this application does not have are ``unknown``; ``partial=True`` leaves them out, for one that
+        serves only a part. ``progress`` is called with each run as it is found."""
         name = workflow.name if isinstance(workflow, Workflow) else workflow
         if name is not None and name not in self.workflows:
             raise UnknownWorkflow(name, list(self.workflows))
@@ -290,7 +292,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
         store = await self.store()
         longest = seconds(timeout, "the timeout of check()")
-        checker = Checker(store, self.workflows, self.settings, self._payloads, self.logger, longest)
+        checker = Checker(store, self.workflows, self.settings, self._payloads, self.logger, longest, partial)
         found = []
         async with contextlib.aclosing(checker.each(name, limit)) as each:
             async for checked in each:

@@ -60,7 +60,7 @@ class CheckedRun:
     workflow: str
     status: str
     verdict: str
-    """``fits``, ``diverges``, ``too_long``, or ``unknown``: its code is not here."""
+    """``fits``, ``diverges``, ``too_long``, or ``unknown``: no worker with this code executes it."""
     detail: str
     """Where it goes on; or where it diverges, with what is recorded and what the code does now."""
 
@@ -74,6 +74,8 @@ class CheckKeywords(TypedDict, total=False):
     """How many runs are checked at most."""
     timeout: Seconds
     """For the replay of each run."""
+    partial: bool
+    """Leave runs out whose workflow this application does not have, because another service serves them."""
     progress: Callable[[CheckedRun], None] | None
     """Called with each run as it is found."""
 
@@ -92,7 +94,9 @@ class Checker:
         payloads: Payloads,
         logger: logging.Logger,
         longest: float,
+        partial: bool = False,
     ) -> None:
+        self._partial = partial
         self._store = store
         self._workflows = workflows
         self._new_replayer: Callable[[], Replayer] = lambda: Replayer(settings, payloads, logger)
@@ -116,8 +120,9 @@ class Checker:
                 await self._replayer.close()
 
     async def _unfinished(self, workflow: str | None, limit: int | None) -> AsyncIterator[RunRow]:
-        """Runs that have been executed and have not ended, newest first, each once though it may move meanwhile. Of dag
-        runs all: each goes by the graph it was started with, and is executed itself when its steps are settled."""
+        """Runs that have been executed and have not ended, newest first, each once though its status may change. Of dag
+        runs all: each goes by the graph it was started with, and is executed itself when its steps are settled. Of a
+        workflow that is not here all, too: none of its runs would be executed."""
         pages = [Pages(self._store, workflow, each, min(limit or _PAGE, _PAGE)) for each in _UNFINISHED]
         seen: set[str] = set()
         while True:
@@ -125,7 +130,9 @@ class Checker:
             if not heads:
                 return
             row = max(heads, key=lambda head: head[0])[1].take()
-            if (row.claim > 0 or row.graph is not None) and row.id not in seen:
+            here = row.workflow in self._workflows
+            wanted = row.claim > 0 or row.graph is not None if here else not self._partial
+            if wanted and row.id not in seen:
                 seen.add(row.id)
                 yield row
 
@@ -134,7 +141,9 @@ class Checker:
         been at it, and its records be of two moments."""
         workflow = self._workflows.get(row.workflow)
         if workflow is None:
-            return UNKNOWN, f"the application has no workflow {row.workflow!r}"
+            return UNKNOWN, (
+                f"the application has no workflow {row.workflow!r}: only code that has it executes its runs"
+            )
         if row.input is None:  # the list has left its input out
             whole = await self._store.run(row.id)
             if whole is None or whole.status in status.TERMINAL:

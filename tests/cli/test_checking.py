@@ -230,11 +230,30 @@ def test_an_undo_that_the_code_no_longer_names_diverges(stepfast: Verbs, shop: S
 # -- code that is not here, or too slow
 
 
-def test_runs_whose_code_is_not_here_are_counted(stepfast: Verbs, shop: Shop, landing: str) -> None:
+def test_runs_whose_code_is_not_here_are_a_finding(stepfast: Verbs, shop: Shop, landing: str) -> None:
+    """No worker with this code executes them: a workflow was renamed or removed."""
     other = shop.started("nap")
-    answer = stepfast("check", "quay:app")
+    answer = stepfast("check", "quay:app", code=1)
     assert "2 unfinished runs: 1 fit, 0 would diverge and 1 of workflows whose code is not here (nap)" in answer.stdout
-    assert verdicts(stepfast.json("check", "quay:app")) == {other: "unknown", landing: "fits"}
+    assert "say --partial" in answer.stdout
+    assert other in answer.stdout
+    assert verdicts(stepfast.json("check", "quay:app", code=1)) == {other: "unknown", landing: "fits"}
+
+
+def test_a_service_of_a_part_checks_its_own_runs(stepfast: Verbs, shop: Shop, landing: str) -> None:
+    shop.started("nap")
+    assert verdicts(stepfast.json("check", "quay:app", "--partial")) == {landing: "fits"}
+    assert "1 unfinished run: 1 fit and 0 would diverge" in stepfast("check", "quay:app", "--partial").stdout
+
+
+def test_a_renamed_workflow_is_found_by_runs_that_have_not_begun(stepfast: Verbs, shop: Shop, deploy: Deploy) -> None:
+    """Nothing is recorded of them that the code could diverge from, but they would stay in their queue for good."""
+    shop.write("quay.py", QUAY)
+    run = shop.start("landing", "Adventure", module="quay")
+    renamed = deploy(("async def landing(", "async def arrival("))
+    assert verdicts(stepfast.json("check", renamed, code=1)) == {run: "unknown"}
+    assert verdicts(stepfast.json("check", "quay:app")) == {}
+    assert stepfast.json("check", renamed, "--partial") == []
 
 
 @pytest.mark.parametrize(

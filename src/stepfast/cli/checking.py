@@ -31,23 +31,28 @@ async def check(
     limit: Annotated[int | None, option("--limit", "-n", min=1, help="At most so many runs, the newest.")] = None,
     timeout: Annotated[float, time_option("--timeout", "-t", help="For each run. (10)")] = 10.0,
     everything: Annotated[bool, typer.Option("--all", "-a", help="List those that fit, too.")] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Leave out runs of workflows that only other services have.")
+    ] = False,
 ) -> None:
     """Replay what is recorded of unfinished runs against this code, and list which would diverge, and where.
 
     Nothing is written and no step is called; only the code between the steps is executed. Ask before a deploy, with
-    the code that is to be deployed, while workers run. Exits with 1 if a run would diverge, with 4 if none would but
-    some took too long to tell.
+    the code that is to be deployed, while workers run. Exits with 1 if a run would diverge, or is of a workflow that
+    this code does not have; with 4 if none is, but some took too long to tell.
     """
     async with session.with_options(None, None, app, False).reading() as application:
         # What the code prints between its steps must not get among the data.
         with contextlib.redirect_stdout(sys.stderr):
-            found = await application.check(workflow=workflow, limit=limit, timeout=timeout, progress=News())
+            found = await application.check(
+                workflow=workflow, limit=limit, timeout=timeout, partial=partial, progress=News()
+            )
     if session.json:
         write_json(found)
     else:
         _write(found, everything)
     verdicts = {checked.verdict for checked in found}
-    raise typer.Exit(FAILED if DIVERGES in verdicts else TIMEOUT if TOO_LONG in verdicts else OK)
+    raise typer.Exit(FAILED if verdicts & {DIVERGES, UNKNOWN} else TIMEOUT if TOO_LONG in verdicts else OK)
 
 
 class News:
@@ -65,7 +70,7 @@ class News:
 
 
 def _write(found: Sequence[CheckedRun], everything: bool) -> None:
-    shown = [r for r in found if everything or r.verdict in (DIVERGES, TOO_LONG)]
+    shown = [r for r in found if everything or r.verdict != FITS]
     if shown:
         write_table(("runs", "workflow", "verdict", "where", "ids"), [_row(equal) for equal in _alike(shown)])
     write_text(_summary(found))
@@ -98,4 +103,7 @@ def _summary(found: Sequence[CheckedRun]) -> str:
     if counts[UNKNOWN]:
         unknown = Counter(checked.workflow for checked in found if checked.verdict == UNKNOWN)
         parts.append(f"{counts[UNKNOWN]} of workflows whose code is not here ({', '.join(sorted(unknown))})")
-    return f"{count(len(found), 'unfinished run')}: {listed(parts)}"
+    advice = ""
+    if counts[UNKNOWN]:
+        advice = "\nThis code does not execute those. If another service serves them, say --partial"
+    return f"{count(len(found), 'unfinished run')}: {listed(parts)}{advice}"
