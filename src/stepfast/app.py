@@ -342,7 +342,9 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         store = self._workers_store(connected.store)
         kit = Kit(store, settings, self._payloads, self.logger, me, connected.observers)
         if connected.carriage is None:
-            connected.carriage = carriage_for(connected.store, self.transport, self.url, self._pool, self.settings)
+            connected.carriage = carriage_for(
+                connected.store, self.transport, self.url, self._pool, self.settings, self._auto_migrate
+            )
         worker = Worker(kit, connected.switchboard, self._new_child, self._declared, connected.carriage)
         connected.workers.add(worker)
         return worker

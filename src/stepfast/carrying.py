@@ -30,13 +30,16 @@ def check_transport(transport: object) -> None:
 
 
 def carriage_for(
-    store: Store, transport: Transport | None, url: DatabaseUrl, pool: Any, settings: Settings
+    store: Store, transport: Transport | None, url: DatabaseUrl, pool: Any, settings: Settings, create: bool = True
 ) -> Carriage:
-    """The transport for one event loop."""
+    """The transport for one event loop. Where it is in the database of an application that is not to make tables
+    (``create``), it makes none either, unless it was made with ``create=True``."""
     if _is_homeless(transport) and url.kind == "sqlite":
         return Carriage(store, None)
-    make = functools.partial(_make, transport, url, pool, settings)
-    return Carriage(store, make, joined=_is_homeless(transport))
+    joined = _is_homeless(transport)
+    may_create = create or not joined or getattr(transport, "create", None)
+    make = functools.partial(_make, transport, url, pool, settings, None if may_create else False)
+    return Carriage(store, make, joined=joined)
 
 
 async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Address, bool]:

@@ -14,7 +14,7 @@ from stepfast import Backoff, Context, DatabaseUnavailable, RemoteStepError, Run
 from stepfast.carrying import _make
 from stepfast.model.remote_steps import Result, Task
 from stepfast.model.url import parse_url
-from stepfast.remote import SqlTransport, Transport
+from stepfast.remote import RemoteWorker, SqlTransport, Transport
 from tests.remote_steps.conftest import QUICK
 from tests.remote_steps.memory import MemoryTransport, echo
 from tests.support.engine import eventually
@@ -315,3 +315,48 @@ async def test_looking_for_results_takes_half_of_the_time_at_most_however_often_
                 await asyncio.sleep(0.005)
             passed = time.monotonic() - began
     assert sum(looks) < 0.7 * passed
+
+
+async def test_an_application_that_makes_no_tables_makes_none_for_the_transport(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its run waits until an operator has made them, and the log says how."""
+    tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'durable_transport%'"
+    async with Stepfast(postgres_url, settings=QUICK, auto_migrate=False) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> int:
+            return await ctx.remote("echo", 1, type=int)
+
+        run, store = await app.start(shop), app.store
+        async with app.worker():
+            await eventually(lambda: "run `stepfast migrate --transport`" in caplog.text)
+            opened: Any = await store()
+            assert (await opened._with_connection(lambda each: each.fetchval(tables))) == 0
+            async with SqlTransport(postgres_url):
+                pass  # as the operator does
+            async with echoing_worker(postgres_url):
+                assert await run.result(timeout=20) == 1
+
+
+async def test_a_transport_that_is_told_to_makes_its_tables_all_the_same(postgres_url: str) -> None:
+    app = Stepfast(postgres_url, settings=QUICK, auto_migrate=False, transport=SqlTransport(create=True))
+    async with app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> int:
+            return await ctx.remote("echo", 1, type=int)
+
+        run = await app.start(shop)
+        async with app.worker(), echoing_worker(postgres_url):
+            assert await run.result(timeout=20) == 1
+
+
+def echoing_worker(url: str) -> RemoteWorker:
+    worker = RemoteWorker(url, "echo", poll=0.02)
+
+    @worker.handle("echo")
+    async def echo_input(input: Any) -> Any:
+        return input
+
+    return worker

@@ -133,7 +133,7 @@ def missing_tables(said: str) -> SchemaError:
     """The error for tables that are not there, or not as the contract has them."""
     return SchemaError(
         f"the transport's tables are missing, or are not those of the contract ({said}): run `stepfast migrate "
-        "--transport`, or leave create=True"
+        "--transport`, or let them be made (not create=False, not auto_migrate=False)"
     )
 
 

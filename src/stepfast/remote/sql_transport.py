@@ -27,13 +27,15 @@ class SqlTransport:
         prefix: str = DEFAULT_PREFIX,
         *,
         pool: Any = None,
-        create: bool = True,
+        create: bool | None = None,
         settings: Settings | None = None,
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.settings = Settings.from_environment() if settings is None else settings
         self._own_settings = settings
-        self._create = create
+        self.create = create
+        """Whether it makes its tables when it is opened. None: unless it is in the database of an application with
+        ``auto_migrate=False``."""
         self._location = None if url is None and pool is None else located(url, pool, prefix)
         self._database: Database | None = None
         self._joins = False
@@ -47,7 +49,7 @@ class SqlTransport:
         """A transport to the same tables that is not open: connections belong to one event loop. Without settings of
         its own it has these: what a lease is, the application that looks for leftovers and the transport must say
         alike."""
-        create = self._create if create is None else create
+        create = self.create if create is None else create
         other = SqlTransport(prefix=self.prefix, create=create, settings=self._own_settings or settings)
         other._location = self._location
         return other
@@ -60,13 +62,13 @@ class SqlTransport:
         return other
 
     async def open(self) -> None:
-        """Connect, and make the tables unless ``create=False``."""
+        """Connect, and make the tables unless they are made by hand (``create``)."""
         if self._location is None:
             raise ConfigurationError("SqlTransport has no database of its own: give its URL, or pool=")
         database = open_database(self._location, self.settings)
         await database.open()
         try:
-            if self._create:
+            if self.create is not False:
                 await database.create()
             if self._joins:
                 await database.locate()
