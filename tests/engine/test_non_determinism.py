@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +17,6 @@ from tests.support.engine import Calls, Gate, eventually, interrupt
 pytestmark = pytest.mark.enough_on("sqlite")
 
 Body = Callable[[Context], Awaitable[object]]
-
-
-def test_the_page_that_messages_name_is_there() -> None:
-    assert (Path(__file__).parents[2] / PAGE).exists()
 
 
 async def work() -> str:

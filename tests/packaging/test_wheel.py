@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -60,11 +61,21 @@ def test_the_plugin_works_where_only_the_wheel_and_pytest_are(tmp_path: Path) ->
         for path in (ROOT / "src").rglob("*")
         if path.suffix in (".html", ".css", ".js", ".svg", ".sql")
     }
-    assert here - set(zipfile.ZipFile(wheel).namelist()) == set()
+    pages = {f"stepfast/docs/{path.relative_to(ROOT / 'docs')}" for path in (ROOT / "docs").rglob("*.md")}
+    with zipfile.ZipFile(wheel) as packed:
+        assert (here | pages) - set(packed.namelist()) == set()
+        assert not [name for name in packed.namelist() if name.endswith(".png")]
+        [metadata] = [name for name in packed.namelist() if name.endswith("/METADATA")]
+        shown = packed.read(metadata).decode()
+    assert "All documents: how-tos, reference, schema" in shown
+    assert re.findall(r"\]\((?!https?://|#)", shown) == []
+    assert "<!-- docs" not in shown
     call(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     if call(python, "-m", "pip", "install", "--quiet", wheel, "pytest", cwd=tmp_path).returncode:
         leave_out(INDEX)
+    read = call(python, "-c", "from stepfast import documents; print(documents.read('tutorial'))", cwd=tmp_path)
+    assert read.stdout.startswith("# Tutorial"), read.stderr
     suite = tmp_path / "suite"
     suite.mkdir()
     (suite / "test_mine.py").write_text(SUITE)

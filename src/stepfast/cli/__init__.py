@@ -17,6 +17,7 @@ from . import schedules as of_schedules
 from .asking import cancel, pause, resume, signal
 from .auditing import audit
 from .checking import check
+from .documents import docs
 from .exits import EXPLAINED, writing_to
 from .exporting import export, replay
 from .graphs import graph
@@ -71,6 +72,7 @@ add_verb(cli, of_schedules.schedules)
 add_verb(cli, doctor)
 add_verb(cli, audit)
 add_verb(cli, console, without={"app", "json"})
+add_verb(cli, docs, without={"url", "namespace", "app"})
 
 queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, limit it, or empty it.")
 add_verb(queue, of_queues.pause)

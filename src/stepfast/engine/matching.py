@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..documents import cite
 from ..errors import NonDeterminismError
 from ..model.records import StepRecord
 from ..model.status import CANCELLED
@@ -15,7 +16,7 @@ _ASIDE = (PATCH, UNDO)
 """Kinds of records that are no calls of the code at a position."""
 
 
-PAGE = "docs/how-to/live-with-code-changes.md"
+PAGE = cite("how-to/live-with-code-changes")
 CAUSES = (
     "Either the code was changed while this run was under way: put the old order back, let only new runs go the new "
     "way by ctx.patched(…), or give the new code a new name. Or time, chance or something outside decides which calls "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..documents import cite
 from ..errors import ConfigurationError
 from ..model.url import DatabaseUrl
 from ..settings import Settings
@@ -64,4 +65,5 @@ def _not_a_pool(pool: Any) -> str:
             f'{name}. Give the URL of its database, Stepfast("postgresql://…"): Stepfast then has connections of its '
             "own, and app.start(…, connection=connection) joins the transactions of psycopg's connections"
         )
-    return f"{name}; write pool = await asyncpg.create_pool(…), or give the URL alone"
+    page = cite("operations#a-pool-of-your-own")
+    return f"{name}; write pool = await asyncpg.create_pool(…), or give the URL alone ({page})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ..documents import cite
 from ..errors import ConfigurationError
 from ..model.remote_steps import Way
 from ..store import Store
@@ -17,7 +18,7 @@ _NONE = (
     "ctx.remote needs a transport, over which workers elsewhere are reached: those that serve remote steps cannot read "
     "this application's SQLite file. Pass Stepfast(transport=SqlTransport(url)) with the URL of a PostgreSQL or "
     "MariaDB/MySQL database that they can reach (from stepfast.remote import SqlTransport), or keep the application "
-    "itself on PostgreSQL"
+    f"itself on PostgreSQL. See {cite('how-to/remote-steps')}"
 )
 
 
