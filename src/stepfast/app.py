@@ -18,7 +18,15 @@ from .debouncing import check_debounce, debounced
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.kinds import refuse_in_workflow
 from .engine.observing import Observer, check_observer, observers_of
-from .engine.options import ChildKeywords, DagKeywords, Seconds, StartKeywords, StartManyKeywords, WorkerKeywords
+from .engine.options import (
+    ChildKeywords,
+    DagKeywords,
+    Seconds,
+    StartKeywords,
+    StartManyKeywords,
+    WorkerKeywords,
+    shows_options,
+)
 from .engine.sending import UNTOLD, starting
 from .engine.workflow import TASK, WORKFLOW, Workflow
 from .errors import ConfigurationError, ContextMisuse, UnknownWorkflow
@@ -57,6 +65,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
+@shows_options
 class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     """An application: workflows, and the database their runs live in.
 
@@ -123,13 +132,15 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     @property
     def task(self) -> TaskDecorator:
         """Register a plain job: input in, result out, no context. ``async def`` or ``def`` (which runs in a thread).
-        ``@app.task``, or ``@app.task(max_attempts=5, timeout=60)``."""
+        ``@app.task``, or ``@app.task(max_attempts=5, timeout=60)``. Options: ``name``, ``queue``, ``max_attempts``,
+        ``timeout`` (of each attempt), ``deadline`` (of the whole run), ``backoff``."""
         return TaskDecorator(self._registry, TASK)
 
     @property
     def workflow(self) -> WorkflowDecorator:
         """Register a durable function: its first parameter is a context (``SyncContext`` for a plain ``def``).
-        ``@app.workflow``, or ``@app.workflow(deadline=timedelta(days=30))``."""
+        ``@app.workflow``, or ``@app.workflow(deadline=timedelta(days=30))``. Options: ``name``, ``queue``,
+        ``max_attempts``, ``timeout`` (of each attempt), ``deadline`` (of the whole run), ``backoff``."""
         return WorkflowDecorator(self._registry, WORKFLOW)
 
     def dag(self, name: str, **options: Unpack[DagKeywords]) -> Dag:

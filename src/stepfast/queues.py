@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from .announcing import announce_limits
 from .bounds import begins_ready
 from .connected import Connected
+from .engine.options import shows_options
 from .errors import ConfigurationError
 from .model import gate
 from .model.limits import LimitKeywords, Rate, checked, encode
@@ -52,6 +53,7 @@ class QueueInfo:
     """The limits that an operator has set: these are not as the code declares them."""
 
 
+@shows_options
 class QueueVerbs:
     """The part of the application that is about queues."""
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from .engine.context import Context
 from .engine.dag import Dag
-from .engine.options import WorkflowKeywords
+from .engine.options import WorkflowKeywords, shows_options
 from .engine.sync_context import SyncContext
 from .engine.workflow import Workflow, workflow_options
 from .errors import ConfigurationError
@@ -82,6 +82,7 @@ class _Decorator:
         return workflow
 
 
+@shows_options
 class TaskDecorator(_Decorator):
     """What ``@app.task`` is, with options or without."""
 
@@ -100,6 +101,7 @@ class TaskDecorator(_Decorator):
         return self._decorate(function, options, sys._getframe(1).f_locals)  # type: ignore[arg-type]
 
 
+@shows_options
 class WorkflowDecorator(_Decorator):
     """What ``@app.workflow`` is, with options or without."""
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .engine.kinds import refuse_in_workflow
-from .engine.options import ScheduleKeywords
+from .engine.options import ScheduleKeywords, shows_options
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, InvalidState, ScheduleNotFound
 from .model.backoff import moment
@@ -34,6 +34,7 @@ _PATIENCE = 5.0
 """Seconds for which trouble is ridden out before the caller hears of it."""
 
 
+@shows_options
 class Scheduling:
     """Runs that are started by the clock."""
 

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from .callers_thread import CallersThread
-from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords
+from .checking import CheckedRun, CheckKeywords
+from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords, shows_options
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
 from .model.limits import LimitKeywords
@@ -25,7 +26,6 @@ from .stats import Stats
 
 if TYPE_CHECKING:
     from .app import Stepfast
-    from .checking import CheckedRun, CheckKeywords
     from .engine.workflow import Workflow
 
 I = TypeVar("I")  # noqa: E741
@@ -34,6 +34,7 @@ T = TypeVar("T")
 C = TypeVar("C", covariant=True)
 
 
+@shows_options
 class SyncApp:
     """What ``app.sync`` is: the verbs of the application for code without an event loop."""
 

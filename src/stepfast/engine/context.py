@@ -22,7 +22,7 @@ from .children import ChildCall, StartCall
 from .context_base import ContextBase
 from .durable_call import DurableCall, call_line
 from .first import FirstCall, check_runners
-from .options import ChildKeywords, RemoteKeywords, RemoteOptions
+from .options import ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
 from .polling import UntilCall
 from .remote_call import RemoteCall
 from .signals import SignalCall
@@ -44,6 +44,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
+@shows_options
 class Context(ContextBase):
     """The context of an ``async def`` workflow."""
 

@@ -27,7 +27,7 @@ from .declaring import check_called, check_undo_call
 from .durable_call import call_line, step_key
 from .execution import Execution
 from .matching import PATCH, UNDO
-from .options import RemoteKeywords, StepKeywords
+from .options import RemoteKeywords, StepKeywords, shows_options
 from .polling import CheckPace, UntilCall
 from .remote_call import RemoteCall
 from .remote_order import remote_order
@@ -54,6 +54,7 @@ class Noted:
 _NOTED = Noted()
 
 
+@shows_options
 class ContextBase:
     """What the contexts for ``async def`` and for ``def`` have in common: positions, facts about the run."""
 

@@ -28,6 +28,7 @@ from .options import (
     RemoteKeywords,
     Seconds,
     ServedKeywords,
+    shows_options,
 )
 from .signature import name_of
 from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
@@ -85,6 +86,7 @@ class DagStepWorkflow(Workflow[Any, Any]):
         return self if self.dag_step.kind == dag_step.kind else None
 
 
+@shows_options
 class Dag(Workflow[Any, dict[str, Any]]):
     """A declared graph. The result of a run is a mapping of step name to output; a skipped step is absent."""
 

@@ -6,12 +6,17 @@ engine works with, where it is used (``step_options``, ``workflow_options``, the
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from types import FunctionType
+from typing import Any, Literal, TypedDict, TypeVar, get_overloads
 
 from ..model.backoff import Backoff
 from ..model.schedules import Missed, Overlap
+
+S = TypeVar("S")
 
 Seconds = float | timedelta
 After = Iterable[str | Callable[..., Any]]
@@ -182,3 +187,47 @@ class WorkerKeywords(TypedDict, total=False):
     """Seconds between two questions for work, where nobody wakes it."""
     grace: float | None
     """Seconds that handlers have to come to their end when it stops."""
+
+
+# -- what `help` shows ----------------------------------------------------------------------------------------------
+
+
+class _NotGiven:
+    """The default of an option that need not be given, as ``help`` shows it."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def shows_options(face: S) -> S:
+    """Give a function, or each method of a class, a signature that names its options: in the source these are
+    ``**options: Unpack[…]``, which type checkers read and ``help`` does not."""
+    for member in list(vars(face).values()) if isinstance(face, type) else [face]:
+        function = inspect.unwrap(member) if callable(member) else None
+        if isinstance(function, FunctionType) and (keywords := _keywords(function)) is not None:
+            setattr(member, "__signature__", _named(inspect.signature(function), keywords))  # noqa: B010
+    return face
+
+
+def _keywords(function: FunctionType) -> Any:
+    """What the function takes as its options; where it is overloaded, the last overload may say so."""
+    for each in (function, *reversed(get_overloads(function))):
+        for parameter in inspect.signature(each).parameters.values():
+            found = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+            if parameter.kind is parameter.VAR_KEYWORD and found:
+                return function.__globals__[found[1]]
+    return None
+
+
+def _named(signature: inspect.Signature, keywords: Any) -> inspect.Signature:
+    """The signature with each option as a parameter of its own."""
+    given = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=_NotGiven(),
+            annotation=getattr(annotation, "__forward_arg__", annotation),
+        )
+        for name, annotation in keywords.__annotations__.items()
+        if name not in signature.parameters
+    ]  # fmt: skip
+    return signature.replace(parameters=[*given, *options])

@@ -12,7 +12,7 @@ from ..errors import ConfigurationError
 from ..model.backoff import Backoff, check_backoff, seconds
 from ..model.names import check_name, refuse_unknown
 from .declaring import check_function, check_types, check_undo, warn_if_types_are_lost
-from .options import StepKeywords
+from .options import StepKeywords, shows_options
 from .signature import Shape, is_async, name_of, return_type
 
 P = ParamSpec("P")
@@ -114,6 +114,7 @@ class UndoableStep(StepFunction[P, R]):
 def step(function: Callable[P, R], /) -> StepFunction[P, R]: ...
 @overload
 def step(**options: Unpack[StepKeywords]) -> Callable[[Callable[P, R]], StepFunction[P, R]]: ...
+@shows_options
 def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function as a step: ``@step`` or ``@step(retries=5, timeout=10, backoff=Backoff(…))``."""
     scope = sys._getframe(1).f_locals

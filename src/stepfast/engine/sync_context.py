@@ -20,7 +20,7 @@ from .children import ChildRun
 from .context_base import ContextBase
 from .durable_call import call_line
 from .execution import Execution
-from .options import ChildKeywords, RemoteKeywords, RemoteOptions
+from .options import ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
 from .step_call import EXITS, exited
 from .workflow import Workflow
 
@@ -30,6 +30,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
+@shows_options
 class SyncContext(ContextBase):
     """The context of a plain ``def`` workflow, which runs in a thread: the same calls, without ``await``."""
 

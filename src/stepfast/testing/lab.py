@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack, overload
 
 from ..app import Stepfast
-from ..engine.options import Seconds, StartKeywords
+from ..engine.options import Seconds, StartKeywords, shows_options
 from ..engine.workflow import Workflow
 from ..errors import ConfigurationError
 from ..model.backoff import seconds
@@ -29,6 +29,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
+@shows_options
 class Lab:
     """``async with Lab(app) as lab``: what is started here lives and ends in memory. The application itself is neither
     connected nor changed; any number of labs may exist side by side.
