@@ -19,6 +19,7 @@ import pytest
 
 from stepfast import Context, DagContext, Run, Stepfast, SyncContext, step
 from stepfast.testing import Lab, crash_everywhere
+from stepfast.testing.traces import first_difference, trace_of
 
 app = Stepfast("sqlite:///must-not-be-made.db")
 undone: list[str] = []
@@ -82,6 +83,68 @@ async def test_a_pure_workflow_ends_alike_wherever_its_worker_dies() -> None:
     # Before and after each record. What is not a record may share a commit in one run, and have its own in the next.
     assert report.crashes >= 2 * report.records
     assert report.records >= 8
+
+
+@app.workflow(max_attempts=1)
+async def undone_after_branches(ctx: Context, order: str) -> None:
+    async def called(ctx: Context) -> None:
+        await ctx.call(slept)
+        await ctx.step(charge, f"{order}/called")
+
+    async def told(ctx: Context) -> None:
+        await ctx.wait_signal("approved")
+        await ctx.step(charge, f"{order}/told")
+
+    async def charged_late(ctx: Context) -> None:
+        for box in ("small", "large"):
+            await ctx.step(pack, order, box)
+        await ctx.step(charge, f"{order}/late")
+
+    await ctx.wait_signal("begin")
+    await ctx.gather(ctx.branch(called), ctx.branch(charged_late), ctx.branch(told))
+    raise ValueError("all of it was in vain")
+
+
+@app.workflow
+async def slept(ctx: Context) -> None:
+    await ctx.sleep(10)
+
+
+async def begin(lab: Lab, run: Run[Any]) -> None:
+    await run.signal("approved")
+    await run.signal("begin")
+
+
+@pytest.mark.thorough
+async def test_a_run_with_branches_is_undone_alike_wherever_its_worker_dies() -> None:
+    """After a crash what is recorded already comes at once, so that another branch may record something first."""
+    report = await crash_everywhere(app, undone_after_branches, "o-1", drive=begin)
+    assert (report.status, report.crashes >= 20) == ("compensated", True)
+
+
+async def test_undos_are_compared_by_what_they_undo() -> None:
+    """The number under which an undo is stored is that of the record that it undoes: it depends on which branch records
+    something first."""
+
+    @app.workflow(max_attempts=1)
+    async def raced(ctx: Context) -> None:
+        async def charged(ctx: Context, name: str) -> None:
+            await ctx.wait_signal(name)
+            await ctx.step(charge, name)
+
+        await ctx.map(charged, ["a", "b"])
+        raise ValueError("all of it was in vain")
+
+    traces = []
+    for names in ("ab", "ba"):
+        async with Lab(app) as lab:
+            run = await lab.start(raced)
+            for name in names:
+                await run.signal(name)
+                await lab.settle()
+            traces.append(await trace_of(lab.app, run))
+    assert first_difference(*traces) is None
+    assert "the undo of record 1 of branch '0.1'" in {str(address) for address in traces[0].records}
 
 
 @pytest.mark.thorough

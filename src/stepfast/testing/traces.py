@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..app import Stepfast
 from ..engine.failure import decode_error
 from ..engine.sleeping import SLEEP
+from ..engine.undo import UNDO_BRANCH
 from ..model.payload import Payloads
 from ..model.records import StepRecord
 from ..model.status import COMPLETED, WAITING
@@ -18,8 +19,20 @@ _PAGE = 1000
 _LONGEST = 300
 """Characters of a value that are shown."""
 
-Address = tuple[str, str, int]
-"""The run, by its number among all of the lab; the branch, and the position in it."""
+
+class Address(NamedTuple):
+    """The run, by its number among all of the lab; the branch, and the position in it."""
+
+    run: str
+    branch: str
+    position: int
+    undo: bool = False
+    """Whether it is the undo of what is recorded there. Undos are stored by the number of the record they undo, which
+    depends on what was recorded first."""
+
+    def __str__(self) -> str:
+        what = f"{'the undo of ' if self.undo else ''}record {self.position}"
+        return what + (f" of branch {self.branch!r}" if self.branch else "") + (f" of {self.run}" if self.run else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +89,13 @@ async def _add_run(app: Stepfast, run_id: str, name: str, trace: Trace) -> None:
     while page := await store.steps(run_id, after):
         records += page
         after = (page[-1].branch, page[-1].position)
+    undone = [record for record in records if record.branch != UNDO_BRANCH]
+    numbered = {record.seq: Address(name, record.branch, record.position, True) for record in undone}
     for record in sorted(records, key=lambda record: record.seq):
-        trace.records[name, record.branch, record.position] = _mark(record, payloads)
+        address = Address(name, record.branch, record.position)
+        if record.branch == UNDO_BRANCH:
+            address = numbered.get(record.position, address)
+        trace.records[address] = _mark(record, payloads)
     for step in await app.get(run_id).steps():
         if step.kind == "dag_step" and step.child is not None:
             trace.others[f"{name} dag step {step.name}".strip()] = (
@@ -112,7 +130,7 @@ def first_difference(whole: Trace, cut: Trace) -> str | None:
     for address in (*whole.records, *(address for address in cut.records if address not in whole.records)):
         before, now = whole.records.get(address), cut.records.get(address)
         if before != now:
-            return _told(f"record {address[2]}{_of(address)}", before, now, cut)
+            return _told(str(address), before, now, cut)
     for name in (*whole.others, *(name for name in cut.others if name not in whole.others)):
         if whole.others.get(name) != cut.others.get(name):
             return _told(name, whole.others.get(name), cut.others.get(name), cut)
@@ -133,8 +151,3 @@ def _told(what: str, before: object, now: object, cut: Trace) -> str:
         "ctx.random() and ctx.uuid(), and read the world in a step. A step whose result is another each time is "
         "replaced for this (replace={charge: fake_charge})."
     )
-
-
-def _of(address: Address) -> str:
-    run, branch, _ = address
-    return "".join([f" of branch {branch!r}" if branch else "", f" of {run}" if run else ""])
