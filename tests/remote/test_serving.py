@@ -13,6 +13,7 @@ from stepfast.errors import NonRetryableError
 from stepfast.remote import FatalError, RemoteTask
 from tests.remote.scene import quick_worker, result_of, results_of
 from tests.remote.tables import Tables
+from tests.support.engine import eventually
 
 VALUES = [None, False, 0, "", "Grüße 🎈 \u0000 end", [1, 2.5, "x"], {"a": {"b": None}}, "x" * 200_000, 2**60]
 
@@ -118,6 +119,25 @@ async def test_how_errors_are_written(url: str, tables: Tables) -> None:
     assert errors[4]["message"] == "bye \\ud800"
     assert errors[5] == {"message": "no handler for nobody", "retryable": False}
     assert await tables.tasks() == []
+
+
+async def test_a_handler_that_cancels_its_own_task_has_failed(url: str, tables: Tables) -> None:
+    """Only the worker may give a task up: else it would be done again when its lease is over, for ever."""
+    worker = quick_worker(url)
+
+    @worker.handle("cancels")
+    async def cancels(input: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    await tables.put_task("run:0", "cancels")
+    async with worker:
+        result = await result_of(tables, "run:0")
+        assert result["status"] == "failed"
+        assert "the handler of 'cancels': its task was cancelled by its own code" in result["error"]["message"]
+        await eventually(lambda: worker.running == 0)
 
 
 async def test_only_the_tasks_of_its_own_group_are_taken_and_capitals_count(url: str, tables: Tables) -> None:

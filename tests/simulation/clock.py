@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +43,10 @@ class SimClock(Clockwork):
     def alarm(self, seconds: float, function: Callable[..., object], *args: Any) -> Timer:
         """A timer that knows nothing but its process."""
         return self._loop.call_later(seconds, function, *args, context=self._process.blank)
+
+    def task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task that its process knows."""
+        return self._loop.create_task(work)
 
     def pool(self, name: str) -> Pool:
         """Threads for blocking calls."""

@@ -17,6 +17,8 @@ from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any
 
+from stepfast.engine.tasks import RunTask
+
 EPOCH = 1_800_000_000.0
 """When the world begins, in seconds since 1970."""
 
@@ -45,7 +47,7 @@ class Process:
 current_process: ContextVar[Process] = ContextVar("current_process")
 
 
-class SimTask(asyncio.Task[Any]):
+class SimTask(RunTask):
     """A task that lies in a set where it lay the last time, wherever it is in memory."""
 
     number = 0

@@ -218,7 +218,7 @@ def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: Party) -> a
             party.ended()
 
     execution.busy += 1
-    task = execution.recorder.loop.create_task(run())
+    task: asyncio.Task[T] = execution.clock.task(run())
     task.add_done_callback(lambda _: work.close())  # if it was cancelled before it began
     execution.recorder.loop.call_soon(_has_begun, execution)  # right after the task's first step
     execution.tasks.add(task)

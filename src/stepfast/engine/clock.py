@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Future
 from contextvars import Context
 from random import Random
 from typing import Any, Protocol, TypeVar
 
 from ..model.ids import new_id
+from .tasks import RunTask
 
+T = TypeVar("T")
 F = TypeVar("F", bound="asyncio.Future[Any]")
 
 CHANCE = 0.01
@@ -54,6 +57,23 @@ class Clock:
         to a cancelled timer, and to the context it was set in, until its time has come or many others are cancelled
         too."""
         return asyncio.get_running_loop().call_later(seconds, function, *args, context=Context())
+
+    def task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task for the code of a run. It begins at a later turn of the event loop, whatever task factory that has."""
+        return RunTask(work, loop=asyncio.get_running_loop())
+
+    def task_from_thread(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do work in such a task, for a thread that waits until it is done: its result, or the error that it raised."""
+        waiting: Future[T] = Future()
+
+        async def perform() -> None:
+            try:
+                waiting.set_result(await work())
+            except BaseException as error:  # ends here: raised in the thread that waits
+                waiting.set_exception(error)
+
+        loop.call_soon_threadsafe(lambda: self.task(perform()))
+        return waiting.result()
 
     async def sleep(self, seconds: float) -> None:
         """Go on after so many seconds."""

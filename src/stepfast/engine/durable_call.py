@@ -142,8 +142,10 @@ class DurableCall(AsCoroutine[T]):
         except asyncio.CancelledError:
             if execution.closed is not None:
                 raise execution.closed from None
-            await self._record_cancelled()
-            execution.gave_up(self)
+            try:
+                await self._record_cancelled()
+            finally:
+                execution.gave_up(self)  # also if the code is cancelled once more while it is recorded
             raise
         finally:
             del execution.active[self]

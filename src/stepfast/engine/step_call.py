@@ -25,6 +25,7 @@ from .run_logging import tell_try
 from .scope import BlockingTry, current_call, wake
 from .signature import name_of
 from .step import Undoable, Work
+from .tasks import RunTask
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -88,8 +89,10 @@ class StepCall(DurableCall[T]):
         except asyncio.CancelledError:
             if execution.closed is not None:
                 raise execution.closed from None
-            await self._record_cancelled()
-            execution.gave_up(self)
+            try:
+                await self._record_cancelled()
+            finally:
+                execution.gave_up(self)  # also if the code is cancelled once more while it is recorded
             raise
         finally:
             del execution.active[self]
@@ -177,10 +180,17 @@ class StepCall(DurableCall[T]):
                 if execution.closed is not None:
                     raise execution.closed from None
                 if isinstance(error, asyncio.CancelledError) and being_cancelled():
-                    raise
+                    if not self._cancelled_itself():
+                        raise
+                    error = theirs = cancelled_by_code(error, f"step {self.name!r}")
                 failures += 1
                 due_at = await self._failed_once(error, theirs, failures)
             await execution.waits.until(due_at, status.WAITING_RETRY)
+
+    def _cancelled_itself(self) -> bool:
+        """Whether nothing but the code of this step has cancelled the task: then a try has failed."""
+        task = asyncio.current_task()
+        return isinstance(task, RunTask) and task.withdraw(self)
 
     async def _failed_once(self, error: BaseException, theirs: Exception | None, failures: int) -> int:
         """A try failed, by what its function raised (theirs) or by its record: when the next one is due. If there is
@@ -221,9 +231,10 @@ class StepCall(DurableCall[T]):
         if not self._work.shape.is_async:
             return self._call_in_thread()
         call: Awaitable[Any] = self._work.function(*self._args, **self._kwargs)
-        return (
-            call if self._work.options.timeout is None else self._bounded(asyncio.ensure_future(_no_exit(call, self)))
-        )
+        return call if self._work.options.timeout is None else self._in_own_task(call)
+
+    def _in_own_task(self, call: Awaitable[Any]) -> Awaitable[Any]:
+        return self._bounded(self._execution.clock.task(_no_exit(call, self)))
 
     async def _call_in_thread(self) -> Any:
         work = self._work
@@ -252,6 +263,8 @@ class StepCall(DurableCall[T]):
             if timer is not None:
                 timer.cancel()
         if future.done():
+            if isinstance(future, asyncio.Task) and future.cancelled() and future.cancelling():
+                raise cancelled_by_code(asyncio.CancelledError(), f"step {self.name!r}")
             return future.result()
         future.cancel()
         future.add_done_callback(seen)  # its error has been replaced
@@ -350,6 +363,16 @@ def exited(error: BaseException) -> RuntimeError:
     if isinstance(error, SystemExit):
         said = f"sys.exit({error.code!r}) was called; a handler cannot end its worker"
     return RuntimeError(said).with_traceback(error.__traceback__)
+
+
+def cancelled_by_code(error: BaseException, what: str, step: str | None = None) -> RuntimeError:
+    """What it means that a task of a run was cancelled, although its worker did not cancel it: by its code, or that of
+    one of its steps."""
+    whose = "its own code" if step is None else f"the code of its step {step!r}"
+    return RuntimeError(
+        f"{what}: its task was cancelled by {whose}, by asyncio.current_task().cancel(), or by a timeout, a cancel "
+        "scope or a task that it left behind"
+    ).with_traceback(error.__traceback__)
 
 
 def _is_awaitable(result: Any) -> bool:

@@ -175,7 +175,7 @@ class SyncContext(ContextBase):
             finally:
                 execution.tasks.performing = None
 
-        return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
+        return execution.clock.task_from_thread(self._loop, perform)
 
 
 class SyncChildRun(Generic[O]):

@@ -1,4 +1,4 @@
-"""The tasks that a run has beside that of its handler: branches, steps that a plain function waits for, and whoever was
+"""The tasks of a run: that of its handler, branches, steps that a plain function waits for, and tasks that were
 cancelled too late."""
 
 from __future__ import annotations
@@ -6,7 +6,36 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from .scope import current_call
+
 Task = asyncio.Task[Any]
+
+
+class RunTask(asyncio.Task[Any]):
+    """A task that executes the code of a run, and notes which step's code cancelled it: a timeout or a task that a step
+    made carries the step's context variables. It is made without the task factory of the event loop, because an eager
+    one would begin it before the engine has taken note of it."""
+
+    canceller: Any = None
+    """The step whose code cancelled the task last; None if it was code outside of steps, or the worker."""
+    _before = 0
+    """How many requests to end were open before those of that step."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Note whose code it is that asks."""
+        call = current_call.get()
+        if call is not self.canceller:
+            self.canceller, self._before = call, self.cancelling()
+        return super().cancel(msg)
+
+    def withdraw(self, call: Any) -> bool:
+        """Withdraw the requests to end of one step's code; whether there are no others."""
+        if self.canceller is not call or self._before:
+            return False
+        while self.cancelling():
+            self.uncancel()
+        self.canceller = None
+        return True
 
 
 class Tasks:

@@ -88,6 +88,10 @@ class TransactionCall(StepCall[T]):
         elif self._execution.asked is not None:
             await heed(self._execution)
 
+    def _cancelled_itself(self) -> bool:
+        """Never: what is on record of it was read when it was given up."""
+        return False
+
     def _inside(self, connection: Any) -> Any:
         """Called where the database wants it, perhaps in another thread: the code is still inside this step."""
         assert self._context is not None

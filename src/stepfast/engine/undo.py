@@ -8,6 +8,7 @@ others.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed
@@ -33,6 +34,13 @@ class UndoCall(StepCall[Any]):
     __slots__ = ()
 
     _kind = UNDO
+
+    def _call(self) -> Awaitable[Any]:
+        """In a task of its own: one that cancels itself, or leaves something behind that does, must not keep the other
+        undos from being called."""
+        if not self._work.shape.is_async:
+            return super()._call()
+        return self._in_own_task(self._work.function(*self._args, **self._kwargs))
 
 
 async def undo_all(execution: Execution, undoable: list[Undoable]) -> list[str]:

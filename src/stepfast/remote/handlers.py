@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from ..engine.signature import input_type, is_async, name_of, positional, source_line
+from ..engine.step_call import being_cancelled, cancelled_by_code
 from ..errors import ConfigurationError, InvalidInput, PayloadError, sentence
 from ..model.payload import Payloads, check_type
 from ..settings import FORMAT
@@ -60,8 +61,9 @@ class Performer:
         self._payloads = payloads
         self._in_thread = in_thread
 
-    async def perform(self, task: ClaimedTask, started_at: int) -> TaskOutcome:
-        """The outcome. Only a cancellation from outside comes through; an error of the code is an outcome, too."""
+    async def perform(self, task: ClaimedTask, started_at: int, given_up: Callable[[], bool]) -> TaskOutcome:
+        """The outcome. A cancellation comes through only if the worker has given the task up; one that the code made is
+        an error of the code, and an outcome, too."""
         handler = self._handlers.get(task.name)
         if handler is None:
             return _failed(task, no_handler(task.name), started_at)
@@ -74,8 +76,10 @@ class Performer:
         try:
             output = await self._call(handler, task, value)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _asked_to_end():
-                raise
+            if isinstance(error, asyncio.CancelledError):
+                if given_up():
+                    raise
+                error = cancelled_by_code(error, f"the handler of {task.name!r}") if being_cancelled() else error
             return _failed(task, error_text(error), started_at)
         try:
             text = self._payloads.encode(output, f"the output of {task.name!r}")
@@ -102,9 +106,3 @@ def _said(error: Exception) -> str:
     """What is wrong with a value. Errors of ours are sentences; of others, such as a nesting that is too deep to be
     read, the class is told too."""
     return str(error) if isinstance(error, PayloadError) else sentence(error)
-
-
-def _asked_to_end() -> bool:
-    """Whether somebody cancelled us. A handler can raise the same by itself, and that is a failure."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -72,6 +72,8 @@ class Shift:
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._cut_off = False
+        """Whether handlers are waited for no longer."""
         self._doubt = False
         """Whether a claim was asked for whose answer never came: rows may name us without our knowledge."""
         self.broken = asyncio.Event()
@@ -113,7 +115,7 @@ class Shift:
         await clock.wait((self._duties["claiming"],), _CLAIM_ENDS)
         await ended((self._duties["claiming"],), clock)
         await self._wait_for_handlers(grace)
-        left = list(self._running)
+        left, self._cut_off = list(self._running), True
         await ended(list(self._running.values()), clock)
         if not await self._wait_for(self._recorder.emptied, _LAST_RESULTS):
             lost = [ids_of_step(step_id) for step_id, _ in self._recorder.unrecorded]
@@ -193,19 +195,24 @@ class Shift:
     def _accept(self, task: ClaimedTask) -> None:
         """Begin with a task. One that runs here already was ours all the time, only its lease had run out."""
         if task.key not in self._running and task.key not in self._recorder.unrecorded:
-            self._running[task.key] = asyncio.create_task(self._perform(task), name=f"stepfast-remote {task.step_id}")
+            self._running[task.key] = self._clock.task(self._perform(task))
 
     async def _perform(self, task: ClaimedTask) -> None:
         began = self._clock.now()
         try:
             # Only the database's clock is told to others.
-            outcome = await self._performer.perform(task, task.now + int((self._clock.now() - began) * 1000))
+            started_at = task.now + int((self._clock.now() - began) * 1000)
+            outcome = await self._performer.perform(task, started_at, lambda: not self._is_wanted(task))
             if self._is_ours(task):
                 self._recorder.add(outcome)
         finally:
             if self._is_ours(task):
                 del self._running[task.key]
             self._freed.set()
+
+    def _is_wanted(self, task: ClaimedTask) -> bool:
+        """Whether the worker will record what comes of the task. If it has not cancelled it, its code has."""
+        return self._is_ours(task) and not self._cut_off and not self._duties["recording"].cancelling()
 
     def _is_ours(self, task: ClaimedTask) -> bool:
         """Whether the present code still stands for the task: a handler may ignore that its task was lost."""

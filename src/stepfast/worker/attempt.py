@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,8 @@ from ..engine.heeding import must_go_on_first, obey
 from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.scope import current_execution
-from ..engine.step_call import being_cancelled, default_backoff, exited
-from ..errors import CompensationFailed, ContextMisuse, NonDeterminismError, Released, StepfastError, sentence
+from ..engine.step_call import being_cancelled, cancelled_by_code, default_backoff, exited
+from ..errors import CompensationFailed, ContextMisuse, NonDeterminismError, StepfastError, sentence
 from ..model import status
 from ..model.records import Transition
 from ..settings import FORMAT
@@ -61,30 +62,35 @@ class Attempts:
         if self._observers is not None:
             self._observers.takes(execution)
         try:
-            try:
-                result = await self._perform(execution)
-            except asyncio.CancelledError:  # ends here: the last thing that this task does
-                if execution.closed is None and not being_cancelled():
-                    cancelled = RuntimeError("the handler was cancelled by something it awaited")
-                    await self.retry(execution, cancelled, status.REASON_CODE)
-                    return
-                if execution.closed is None:
-                    execution.lose()  # the event loop is shutting down under us: nothing can be recorded any more
-                await self._closed(execution)
-            except Released as error:
-                if execution.closed is None:
-                    await self.retry(execution, exited(error), status.REASON_CODE)
-                    return
-                await self._closed(execution)
-            except DagFailed as end:
-                await self.fail(execution, end.error, end.reason)
-            except Exception as error:
-                await self._raised(execution, error)
-            except BaseException as error:  # ends here: a cancellation was caught above
-                # SystemExit and the like from user code must not end the worker, nor hang the run.
-                await self._raised(execution, exited(error))
+            result = await self._perform(execution)
+        except asyncio.CancelledError as error:  # ends here: a failed attempt, unless the worker itself cancelled it
+            await self._conclude(execution, partial(self._raised, execution, _cancelled(execution, error)))
+        except DagFailed as end:
+            await self._conclude(execution, partial(self._dag_failed, execution, end))
+        except Exception as error:
+            await self._conclude(execution, partial(self._raised, execution, error))
+        except BaseException as error:  # ends here: a cancellation was caught above
+            # SystemExit and the like from user code must not end the worker, nor hang the run.
+            await self._conclude(execution, partial(self._raised, execution, exited(error)))
+        else:
+            await self._conclude(execution, partial(self._returned, execution, result))
+
+    async def _conclude(self, execution: Execution, judge: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Judge what came of the handler. If its code has cancelled its own task, or does so only now, another task
+        judges: what the code left behind could cancel this one at every wait."""
+        if execution.closed is None and being_cancelled():
+            if self._leaving.can_record:
+                self._leaving.apart(execution, self._conclude(execution, judge))
+                return
+            execution.lose()  # the event loop is shutting down under us
+        try:
+            await judge()
+        except asyncio.CancelledError:  # ends here: the last thing that this task does
+            if self._leaving.can_record:
+                self._leaving.apart(execution, self._conclude(execution, judge))
             else:
-                await self._returned(execution, result)
+                execution.lose()
+                self._leaving.has_left(execution)
         except Exception as bug:
             await self.end_by_bug(execution, bug)
 
@@ -166,6 +172,13 @@ class Attempts:
         else:
             await self.retry(execution, as_misuse(error), status.REASON_CODE)
 
+    async def _dag_failed(self, execution: Execution, end: DagFailed) -> None:
+        """Steps of a dag run have failed, and with them the run."""
+        if execution.closed is not None:
+            await self._closed(execution)
+        else:
+            await self.fail(execution, end.error, end.reason)
+
     async def retry(self, execution: Execution, error: Exception, reason: str) -> None:
         """An attempt has failed: another one, if that can help; unless the run is to be cancelled anyhow."""
         explain(error)
@@ -193,11 +206,11 @@ class Attempts:
         """There is no further attempt."""
         execution.error_type = type_name(error)
         text = encode_error(error, self._payloads)
-        self._leaving.note_attempt(execution, text)
-        tell_end(execution, error, reason)
         move = endings.failed(execution, text, reason, error, self._payloads.format)
         if reason != status.REASON_NON_DETERMINISM and execution.claimed.dag_step is not None:
             await self._catch(execution, error, move)
+        self._leaving.note_attempt(execution, text)
+        tell_end(execution, error, reason)
         if self._observers is not None:
             self._observers.attempt_fails(execution, error, None, move.reason)
         await self._leaving.leave(execution, move)
@@ -240,6 +253,15 @@ class Attempts:
         with contextlib.suppress(Exception):  # it may be the application's codec that is broken
             move = endings.broken(execution, encode_error(error, self._payloads), self._payloads.format)
         await self._leaving.leave(execution, move)
+
+
+def _cancelled(execution: Execution, error: asyncio.CancelledError) -> Exception:
+    """What it means that a handler ended as cancelled; of no account if its run was closed."""
+    if execution.closed is None and not being_cancelled():
+        return RuntimeError("the handler was cancelled by something it awaited").with_traceback(error.__traceback__)
+    call = getattr(asyncio.current_task(), "canceller", None)
+    what = f"{execution.workflow.kind} {execution.workflow.name!r}"
+    return cancelled_by_code(error, what, None if call is None else call.name)
 
 
 def _check_nothing_left(execution: Execution) -> None:

@@ -74,7 +74,7 @@ class Executor:
                 self._remember(claimed)
             execution = self._execution(claimed)
             self.slots.take(execution)
-            execution.main.owner = execution.task = self._loop.create_task(self._attempts.drive(execution))
+            execution.main.owner = execution.task = self._clock.task(self._attempts.drive(execution))
             self._limits.begin(execution)
         self.slots.release_lingering()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..engine.promise import Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
@@ -81,6 +81,7 @@ class Journal:
         """Runs that are not at hand any more, but of which something is still to be written."""
         self._giving_up = False
         self._over = False
+        self._flusher: asyncio.Task[Any] | None = None
         self.loop = asyncio.get_running_loop()
 
     # -- for those who write -----------------------------------------------------------------------------------
@@ -120,6 +121,12 @@ class Journal:
         """Whether anything that was put in is not decided yet."""
         return not self._over and bool(self._waiting or self._aside or not self._idle.is_set())
 
+    @property
+    def ends(self) -> bool:
+        """Whether nothing more will be written: the worker has stopped, or every task of the event loop is cancelled
+        because the program ends."""
+        return self._over or (self._flusher is not None and self._flusher.cancelling() > 0)
+
     async def flush_all(self) -> None:
         """Wait until everything put in so far is decided; once the flusher has ended, everything is."""
         while self.busy:
@@ -134,6 +141,7 @@ class Journal:
 
     async def run(self) -> None:
         """Flush until the worker stops."""
+        self._flusher = asyncio.current_task()
         try:
             while True:
                 self._resting = True

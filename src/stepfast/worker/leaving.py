@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from ..engine import endings
 from ..engine.execution import Execution
@@ -39,16 +41,36 @@ class Leaving:
             execution.closed = OVER
             execution.close_waits()
         self._slots.give_back(execution)
+        await self._commit(execution, move)
+
+    async def _commit(self, execution: Execution, move: Transition) -> None:
+        """Journal the entry, unless that is done, and wait for its commit. Code that the handler left behind may cancel
+        the task of the handler meanwhile; then another task waits."""
         try:
-            if execution.claimed.dag_step is not None:
-                move = await self._with_graph(execution, move)
-            await execution.leave(move)
+            if execution.parting is None:
+                if execution.claimed.dag_step is not None:
+                    move = await self._with_graph(execution, move)
+                execution.leave(move)
+            assert execution.parting is not None
+            await execution.parting
         except DatabaseRefused as refusal:
             await self._end_refused(execution, refusal)
-        except (LeaseLost, asyncio.CancelledError):  # ends here: the last thing that this task does
+        except LeaseLost:
             pass
-        finally:
-            self._slots.leave(execution)
+        except asyncio.CancelledError:  # ends here: the last thing that this task does
+            if self.can_record:
+                self.apart(execution, self._commit(execution, move))
+                return
+        self._slots.leave(execution)
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the journal is still written. If not, the worker or the program ends, and runs are given up."""
+        return not self._journal.ends
+
+    def apart(self, execution: Execution, ending: Coroutine[Any, Any, None]) -> None:
+        """End a run by a task of its own: nothing that its code left behind knows that task."""
+        execution.main.owner = execution.task = self._kit.clock.task(ending)
 
     async def _with_graph(self, execution: Execution, move: Transition) -> Transition:
         """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
