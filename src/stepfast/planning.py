@@ -11,7 +11,7 @@ from .engine.dag import Dag
 from .engine.options import ChildKeywords, Seconds
 from .engine.workflow import Workflow, check_attempts
 from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
-from .model.backoff import moment, seconds
+from .model.backoff import check_priority, moment, seconds
 from .model.graph import Graph
 from .model.ids import child_id
 from .model.names import check_name, check_queue
@@ -23,8 +23,6 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .connected import Connected
-
-_MAX_PRIORITY = 2**31 - 1
 
 
 class Plan(NamedTuple):
@@ -182,9 +180,8 @@ class Declared(NamedTuple):
 
 def _check_start(given: ChildKeywords) -> None:
     """What cannot work is refused, whichever workflow is started."""
-    priority, tags = given.get("priority", 0), given.get("tags", ())
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
-        raise ConfigurationError(f"priority must be a whole number, not {priority!r}")
+    check_priority(given.get("priority", 0))
+    tags = given.get("tags", ())
     if given.get("delay") is not None and given.get("at") is not None:
         raise ConfigurationError("a start takes delay or at, not both")
     if isinstance(tags, str) or not isinstance(tags, Iterable):

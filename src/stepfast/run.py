@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -14,13 +14,14 @@ from . import nobody_serves
 from .engine.failure import decode_error
 from .engine.kinds import refuse_in_workflow
 from .engine.matching import PATCH
+from .engine.options import Seconds
 from .engine.races import winners_of
 from .engine.sending import UNTOLD, signalling
 from .engine.signals import misfit
-from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
+from .errors import ConfigurationError, InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .exporting import export_run
 from .model import status
-from .model.backoff import seconds
+from .model.backoff import check_priority, moment, seconds
 from .model.events import SignalSent
 from .model.graph import Graph
 from .model.ids import new_id
@@ -28,6 +29,7 @@ from .model.keeping import needed_by
 from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
 from .model.records import Answer, Mail, RunShape, StepRecord
+from .model.rescheduling import NewTime, why_not
 from .model.rows import NO_CALL, ActivityRow, Outcome, RunRow
 from .planning import Plan
 from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
@@ -291,6 +293,26 @@ class Run(Generic[O]):
         answer, run_id = await self._wish("resumed", (await self._connect()).store.resume)
         if not answer.done:
             raise InvalidState(f"run {run_id} is {answer.status}; only a paused run can be resumed")
+
+    async def reschedule(
+        self, *, delay: Seconds | None = None, at: datetime | None = None, priority: int | None = None
+    ) -> None:
+        """Move the time at which it is due, or its priority: of a run that is queued, be it for a later time or for its
+        next attempt, or that waits for the next try of a step. ``delay=0`` makes it due now."""
+        if delay is None and at is None and priority is None:
+            raise ConfigurationError("run.reschedule takes delay=, at= or priority=; delay=0 makes the run due now")
+        if delay is not None and at is not None:
+            raise ConfigurationError("run.reschedule takes delay or at, not both")
+        wanted = NewTime(
+            None if delay is None else int(seconds(delay, "delay") * 1000),
+            None if at is None else moment(at, "at"),
+            None if priority is None else check_priority(priority),
+        )
+        store = (await self._connect()).store
+        answer, run_id = await self._wish("rescheduled", lambda run_id: store.reschedule(run_id, wanted))
+        if not answer.done:
+            row = await store.run(run_id)
+            raise InvalidState(f"run {run_id} {why_not(answer.status, None if row is None else row.waiting_for)}")
 
     async def _wish(self, what: str, wish: Callable[[str], Awaitable[Answer]]) -> tuple[Answer, str]:
         """Ask something of this run, or of the one that it went on as; the answer, and whose it is."""

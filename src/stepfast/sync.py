@@ -313,6 +313,12 @@ class SyncRun(Generic[C]):
         """Let the run go on after a pause."""
         self._app.call(self._run.resume())
 
+    def reschedule(
+        self, *, delay: Seconds | None = None, at: datetime | None = None, priority: int | None = None
+    ) -> None:
+        """Move the time at which the run is due, or its priority, as ``Run.reschedule`` does."""
+        self._app.call(self._run.reschedule(delay=delay, at=at, priority=priority))
+
     def retry(self, *, from_start: bool = False) -> SyncRun[C]:
         """Queue the run again, or start a new one like it."""
         return SyncRun(self._app.call(self._run.retry(from_start=from_start)), self._app)

@@ -113,7 +113,18 @@ def test_resume_makes_a_check_due_at_once(stepfast: Verbs, shop: Shop) -> None:
     assert stepfast.json("result", run_id)["output"] is True
 
 
-@pytest.mark.parametrize(("verb", "word"), [("pause", "paused"), ("resume", "resumed")])
+def test_a_run_is_made_due(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("nothing", delay=3600)
+    assert stepfast("reschedule", run_id, "--delay", "2h", "--priority", "4").stdout.split() == [run_id]
+    told = stepfast.json("show", run_id)
+    assert (told["status"], told["ready"], told["priority"]) == ("queued", False, 4)
+    assert told["due_at"] > told["read_at"]
+    assert stepfast.json("reschedule", "--workflow", "nothing", "--yes")["rescheduled"] == 1
+    assert stepfast.json("show", run_id)["ready"]
+    assert stepfast.json("reschedule", "--workflow", "nothing", "--yes")["found"] == 0
+
+
+@pytest.mark.parametrize(("verb", "word"), [("pause", "paused"), ("resume", "resumed"), ("reschedule", "rescheduled")])
 def test_what_does_not_fit_the_state_of_a_run_is_refused(stepfast: Verbs, shop: Shop, verb: str, word: str) -> None:
     ended = shop.started("nothing", module="shop")
     told = stepfast.json(verb, ended, code=1)

@@ -139,7 +139,7 @@ async def test_one_gate_is_before_every_unsafe_method(
 
 async def test_a_get_of_an_action_is_405(app: Stepfast) -> None:
     async with browse(console(app, token=TOKEN)) as client:
-        for action in ("cancel", "pause", "resume", "retry", "signal"):
+        for action in ("cancel", "pause", "resume", "reschedule", "retry", "signal"):
             answer = await client.get(f"/runs/{RUN}/{action}")
             assert answer.status_code == 405 and answer.headers["allow"] == "POST"
 

@@ -363,6 +363,15 @@ async def test_a_run_is_held_let_go_answered_and_seen_at_once(scene: Scene) -> N
     assert await run.result() == "salt: True"
 
 
+async def test_a_run_that_is_not_due_yet_is_made_due(scene: Scene) -> None:
+    run = await scene.app.start("order", "salt", delay=3600)
+    assert "Make due now" in await page(scene, f"/runs/{run.id}")
+    assert "It is due now" in await page(scene, f"/runs/{run.id}/confirm/reschedule")
+    answer = await scene.client.post(f"/runs/{run.id}/reschedule", headers=OWN)
+    assert (answer.status_code, (await run.info()).ready) == (303, True)
+    assert "Make due now" not in await page(scene, f"/runs/{run.id}")
+
+
 async def test_a_run_is_cancelled_and_tried_again(scene: Scene) -> None:
     run = await scene.app.start("breaks", "sugar", queue="nobody")
     for action, status in (("cancel", "cancelled"), ("retry", "queued"), ("cancel", "cancelled")):

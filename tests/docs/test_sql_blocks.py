@@ -108,8 +108,11 @@ async def test_sqlite_starts_signals_cancels_and_resumes_by_the_documented_state
             await run.pause()
             rows = [execute(signal, run.id), execute(cancel, cancelled.id), execute(signal, graph_run.id)]
             rows += [execute(cancel.replace("'cancel'", "'resume'"), run.id), execute(signal, wrong.id)]
-            assert rows == [1, 1, 1, 1, 0]
+            late = await app.start("checkout", {"id": "o-4", "cents": 4}, delay=3600)
+            rows += [execute(cancel.replace("'cancel'", "'reschedule'"), late.id)]
+            assert rows == [1, 1, 1, 1, 0, 1]
             await app.drain()
         assert await run.result() == "o-7: 999"
         assert await graph_run.result() == {"approved": True}
         assert await cancelled.status() == "cancelled"
+        assert await late.status() == "waiting"

@@ -259,6 +259,55 @@ async def test_what_cannot_be_is_refused_with_a_state_and_a_sentence(app: Stepfa
     assert await sql.fetchval("SELECT count(*) FROM stepfast.mailbox") == 0
 
 
+async def test_runs_are_made_due_from_sql(make_app: MakeApp, sql: Any, calls: Calls) -> None:
+    app = make_app(settings=Settings(poll=0.05, sweep=0.05, moment=0, backoff_base=600, backoff_max=3600))
+
+    def work() -> int:
+        if calls.hit("work") % 2:
+            raise ConnectionError("no answer")
+        return 1
+
+    @app.workflow
+    async def retried(ctx: Context) -> int:
+        return await ctx.options(retries=1).step(work)
+
+    dag = app.dag("graph")
+    dag.declare(lambda ctx: work(), name="a")
+    dag.declare(lambda ctx: 2, name="b", after=["a"])
+    delayed = await app.start(dag, delay=3600)
+    waiting = await app.start(retried)
+    await app.drain()
+    call = "SELECT stepfast.reschedule($1::uuid{})"
+    for run in (waiting, delayed, delayed):  # of the dag run first its start, then its step's next try
+        await sql.execute(call.format(""), run.id)
+        await app.drain()
+    assert (await waiting.result(), await delayed.result()) == (1, {"a": 1, "b": 2})
+
+    later = await app.start(retried, delay=60)
+    await sql.execute(call.format(", delay => '1 hour', priority => 3"), later.id)
+    await app.drain()
+    info = await later.info()
+    assert info.due_at is not None and info.due_at - info.read_at > timedelta(minutes=59)
+    assert info.priority == 3
+    await sql.execute(call.format(", at => '2001-01-01'"), later.id)
+    await sql.execute(
+        'UPDATE stepfast.mailbox SET value = \'{"due_at": "x"}\' WHERE run_id = $1::uuid AND NOT delivered', later.id
+    )
+    await app.drain()  # what makes no sense moves nothing, and keeps nothing from its way
+    assert (await later.info()).due_at == info.due_at
+    for given, said in (
+        (", delay => '1 hour', at => now()", "delay or at, not both"),
+        (", delay => '-1 hour'", "delay must be between"),
+        (", at => 'infinity'", "before the year 9000"),
+    ):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match=said):
+            await sql.execute(call.format(given), later.id)
+    await later.pause()
+    for run in (later, waiting, delayed):
+        with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="only a run that is queued, or waits for"):
+            await sql.execute(call.format(""), run.id)
+
+
 async def test_what_a_chain_that_has_ended_refuses_is_refused_from_sql_too(app: Stepfast, sql: Any) -> None:
     """By the id of its first, with the sentences of Python."""
 

@@ -145,7 +145,7 @@ MUST_NOT = {
         "SELECT id FROM runs FOR UPDATE", "DELETE FROM mailbox", "UPDATE definitions SET queue = 'mine'",
         "INSERT INTO definitions SELECT * FROM definitions", "UPDATE meta SET value = '99'",
         "UPDATE queues SET paused = true",
-        f"SELECT cancel({ID})", f"SELECT resume({ID})", "CREATE TABLE mine (a integer)",
+        f"SELECT cancel({ID})", f"SELECT resume({ID})", f"SELECT reschedule({ID})", "CREATE TABLE mine (a integer)",
         f"{RUN}, parent_id) {NEW}, {ID}", f"{RUN}, origin_id) {NEW}, {ID}",
         f"{RUN}, worker) {NEW}, {ID}", f"{RUN}, output) {NEW}, '1'",
         f"{RUN}, dag_id, dag_step, graph) {NEW}, {ID}, 'one', ''", f"{RUN}, dag_step) {NEW}, 'one'",

@@ -14,7 +14,7 @@ import typer
 from .. import __version__
 from . import queues as of_queues
 from . import schedules as of_schedules
-from .asking import cancel, pause, resume, signal
+from .asking import cancel, pause, reschedule, resume, signal
 from .auditing import audit
 from .checking import check
 from .documents import docs
@@ -57,6 +57,7 @@ add_verb(cli, signal)
 add_verb(cli, cancel)
 add_verb(cli, pause)
 add_verb(cli, resume)
+add_verb(cli, reschedule)
 add_verb(cli, retry)
 add_verb(cli, delete)
 add_verb(cli, prune)

@@ -1,7 +1,8 @@
-"""``signal``, ``cancel``, ``pause`` and ``resume``: what is asked of runs that go on."""
+"""``signal``, ``cancel``, ``pause``, ``resume`` and ``reschedule``: what is asked of runs that go on."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from ..telling.finding import find_run
 from .batches import Told, each_run
 from .choosing import Choice, RunsOrChoice
 from .many import VerbForMany, ask_chosen
-from .options import json_argument
+from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json
 from .session import Session
 
@@ -22,6 +23,7 @@ _GOING_ON = (status.QUEUED, status.WAITING, status.RUNNING)
 _CANCEL = VerbForMany("cancel", "cancelled", (*_GOING_ON, status.PAUSED))
 _PAUSE = VerbForMany("pause", "paused", _GOING_ON)
 _RESUME = VerbForMany("resume", "resumed", (status.PAUSED,))
+_RESCHEDULE = VerbForMany("reschedule", "rescheduled", (status.QUEUED, status.WAITING))
 _SIGNAL = VerbForMany("signal", "signalled", (status.WAITING, status.PAUSED))
 
 
@@ -106,6 +108,45 @@ async def resume(session: Session, choice: Choice, runs: RunsOrChoice = None) ->
     if choice.is_made(runs or ()):
         await ask_chosen(session, choice, _RESUME, lambda run: run.resume())
     await each_run(session, runs or (), "resumed", ask)
+
+
+async def reschedule(
+    session: Session,
+    choice: Choice,
+    runs: RunsOrChoice = None,
+    delay: Annotated[float | None, time_option("--delay", help="Due in 90s, 5m, 2h …; without it, now.")] = None,
+    at: Annotated[datetime | None, moment_option("--at", help="Due at this time, in ISO format.")] = None,
+    priority: Annotated[
+        int | None, option("--priority", help="Another priority; alone it leaves the time as it is.")
+    ] = None,
+) -> None:
+    """Make runs due now, or at another time: queued ones, and those that wait for their next attempt or the next try of
+    a step.
+
+    Prints the ids of those that were moved. With --workflow, --status … all runs that fit and can be moved: counted,
+    asked, and moved in batches.
+    """
+    if delay is None and at is None and priority is None:
+        delay = 0
+
+    async def ask(run: Run[Any]) -> tuple[str, Told]:
+        await run.reschedule(delay=delay, at=at, priority=priority)
+        info = await run.info()
+        return run.id, {"status": info.status, "due_at": info.due_at, "priority": info.priority}
+
+    if choice.is_made(runs or ()):
+        wish = _RESCHEDULE._replace(fits=lambda row: _is_put_off(row) or (priority is not None and _can_be_moved(row)))
+        await ask_chosen(session, choice, wish, lambda run: run.reschedule(delay=delay, at=at, priority=priority))
+    await each_run(session, runs or (), "rescheduled", ask)
+
+
+def _can_be_moved(row: RunRow) -> bool:
+    return row.status == status.QUEUED or status.WAITING_RETRY in (row.waiting_for or "").split(", ")
+
+
+def _is_put_off(row: RunRow) -> bool:
+    """Whether a run is not ready, but will be at a time that can be moved."""
+    return _can_be_moved(row) and not row.ready
 
 
 def _waits_for(row: RunRow, name: str) -> bool:

@@ -28,10 +28,11 @@ class OfferedAction(NamedTuple):
 CANCEL = OfferedAction("cancel", "Cancel", "cancel", danger=True)
 PAUSE = OfferedAction("pause", "Pause", "pause")
 RESUME = OfferedAction("resume", "Resume", "resume")
+RESCHEDULE = OfferedAction("reschedule", "Make due now", "reschedule")
 RETRY = OfferedAction("retry", "Retry", "retry")
 ANEW = OfferedAction("restart", "Retry from the start", "retry", (("from_start", "1"),))
 SIGNAL = OfferedAction("signal", "Send a signal", "signal")
-WISHES = {wish.action: wish for wish in (CANCEL, PAUSE, RESUME, RETRY, ANEW, SIGNAL)}
+WISHES = {wish.action: wish for wish in (CANCEL, PAUSE, RESUME, RESCHEDULE, RETRY, ANEW, SIGNAL)}
 
 _REVIVED_BY_CANCEL = (status.REASON_NON_DETERMINISM, status.REASON_LOST)
 
@@ -42,7 +43,8 @@ def offered(run: RunInfo) -> list[OfferedAction]:
         undoing = run.status == status.COMPENSATING
         held = run.status == status.PAUSED or run.asked == status.ASK_PAUSE
         hold = [] if undoing else [RESUME if held else PAUSE]
-        return [SIGNAL, *hold, *([] if undoing else [CANCEL])]
+        move = [RESCHEDULE] if _is_put_off(run) else []
+        return [SIGNAL, *move, *hold, *([] if undoing else [CANCEL])]
     again = [RETRY] if run.status in (status.FAILED, status.CANCELLED) else []
     return [*again, ANEW, *([CANCEL] if run.reason in _REVIVED_BY_CANCEL else [])]
 
@@ -55,12 +57,20 @@ def what_happens(wish: OfferedAction, run: RunInfo, steps: Sequence[StepInfo]) -
         return "It is held from its next step on, until somebody resumes it. Signals are kept; a deadline counts on."
     if wish == RESUME:
         return "It goes on where it was held. A sleep that has not ended is not made shorter."
+    if wish == RESCHEDULE:
+        return "It is due now, instead of at its time."
     if wish == RETRY:
         kept = sum(step.status == status.COMPLETED for step in steps)
         return f"It is queued again. {count(kept, 'recorded step').capitalize()} kept; what failed is made anew."
     if wish == ANEW:
         return "A new run is started with the same input, and linked to this one. This one stays as it is."
     return "The signal is kept for the run until it takes it."
+
+
+def _is_put_off(run: RunInfo) -> bool:
+    """Whether it waits for its start, its next attempt, or the next try of a step."""
+    queued = run.status == status.QUEUED and not run.ready and run.asked is None
+    return queued or (run.worker is None and status.WAITING_RETRY in (run.waiting_for or "").split(", "))
 
 
 def _how_it_ends(run: RunInfo) -> str:

@@ -75,6 +75,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/runs/{id}/cancel", run_actions.cancel, deed="run.cancel"),
     Route("POST", "/runs/{id}/pause", run_actions.pause, deed="run.pause"),
     Route("POST", "/runs/{id}/resume", run_actions.resume, deed="run.resume"),
+    Route("POST", "/runs/{id}/reschedule", run_actions.reschedule, deed="run.reschedule"),
     Route("POST", "/runs/{id}/retry", run_actions.retry, deed="run.retry"),
     Route("POST", "/runs/{id}/signal", run_actions.signal, deed="run.signal"),
     Route("GET", "/start", start_form),

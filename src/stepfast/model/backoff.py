@@ -18,6 +18,8 @@ from ..errors import (
     RetryLater,
 )
 
+_MAX_PRIORITY = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -79,6 +81,13 @@ def moment(when: datetime, what: str) -> int:
     if when.year > 9000:
         raise ConfigurationError(f"{what} must be before the year 9000, not {when!r}")
     return int(when.timestamp() * 1000)
+
+
+def check_priority(value: object) -> int:
+    """A priority: any whole number that the databases can store."""
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MAX_PRIORITY:
+        raise ConfigurationError(f"priority must be a whole number, not {value!r}")
+    return value
 
 
 def check_backoff(value: object) -> Backoff | None:

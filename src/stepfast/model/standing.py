@@ -8,6 +8,7 @@ the same end. Each event has a file:
 ``leaving.py``          a run leaves its worker (ends, waits, is paused, is tried again), or is given back
 ``cancelling.py``       cancel; and the open steps of a dag run that begins to fail
 ``pausing.py``          pause and resume
+``rescheduling.py``     an operator moves the time at which a run is due, or its priority
 ``reviving.py``         an operator's retry: of a run, of a dag run and its steps
 ``waking.py``           signals and ends of children reach a run; which mail it has a use for
 ``falling_due.py``      a sleeper is due; a deadline has passed; nobody picked the run up in time
@@ -18,10 +19,10 @@ the same end. Each event has a file:
 ======================  ====================================================================================
 
 Three decisions are also written in SQL, because they are made thousands of times a second in one statement: a claim,
-the usual end of a run, and the usual signal. So is what ``stepfast.cancel``, ``resume`` and ``signal`` refuse to
-callers from SQL, and which run takes a signal within a caller's transaction on SQLite, where the first statement has to
-write. Tests prove that the statements and the functions agree. How a new run stands is written by the statements that
-start it.
+the usual end of a run, and the usual signal. So is what ``stepfast.cancel``, ``resume``, ``reschedule`` and ``signal``
+refuse to callers from SQL, and which run takes a signal within a caller's transaction on SQLite, where the first
+statement has to write. Tests prove that the statements and the functions agree. How a new run stands is written by the
+statements that start it.
 """
 
 from __future__ import annotations

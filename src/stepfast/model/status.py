@@ -73,6 +73,7 @@ MAIL_SIGNAL = "signal"
 MAIL_CHILD = "child"
 MAIL_CANCEL = "cancel"
 MAIL_RESUME = "resume"
+MAIL_RESCHEDULE = "reschedule"
 MAIL_REMOTE = "remote"
 MAIL_ENDS = frozenset({MAIL_CHILD, MAIL_REMOTE})
 """What is waited for by its id, and counted as the end of something: children and remote steps."""

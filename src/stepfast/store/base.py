@@ -16,6 +16,7 @@ from ..model.admission import Usage
 from ..model.gate import Decision, Gate
 from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
+from ..model.rescheduling import NewTime
 from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, QueueDepth, RunRow
 from ..model.tags import read_tags
 from ..model.wishes import Granted
@@ -234,6 +235,10 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
     async def resume(self, run_id: str) -> Answer:
         """Let a paused run go on, or take the mark back."""
         return await self._drive(operating.resume_run, run_id)
+
+    async def reschedule(self, run_id: str, wanted: NewTime) -> Answer:
+        """Move the time at which a run is due, or its priority."""
+        return await self._drive(operating.reschedule_run, run_id, wanted)
 
     async def grant(self, wish: str, ids: Sequence[str]) -> Granted:
         """Do what an operator wishes of many runs."""

@@ -29,6 +29,7 @@ from ..model.records import (
     Tick,
     WorkerInfo,
 )
+from ..model.rescheduling import NewTime
 from ..model.rows import (
     NO_CALL,
     ActivityRow,
@@ -383,6 +384,11 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
 
     async def resume(self, run_id: str) -> Answer:
         """Let a paused run go on: at once, or when it would have been due; take back a mark."""
+        ...
+
+    async def reschedule(self, run_id: str, wanted: NewTime) -> Answer:
+        """Move the time at which a run is due that waits in its queue or for a retry, or its priority; of a dag run
+        those of its steps."""
         ...
 
     async def grant(self, wish: str, ids: Sequence[str]) -> Granted:

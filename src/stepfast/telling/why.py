@@ -133,7 +133,8 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
         return _waiting_for_several(run, calls, children)
     what, _, name = (run.waiting_for or "").partition(":")
     if what == status.WAITING_RETRY:
-        return f"It waits to retry {_last_try(calls)}; the next try is due {_due(run)}."
+        hurry = f"; `stepfast reschedule {run.id}` makes it now"
+        return f"It waits to retry {_last_try(calls)}; the next try is due {_due(run)}{hurry}."
     if what == status.WAITING_TIME:
         return f"It sleeps; it wakes {_due(run)}."
     if what == status.WAITING_SIGNAL:

@@ -1,4 +1,4 @@
-"""What can be asked of one run: cancel, pause, resume, retry, a signal."""
+"""What can be asked of one run: cancel, pause, resume, reschedule, retry, a signal."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ async def resume(visit: Visit) -> Done:
     """Resume a paused run where it stands."""
     await _run(visit).resume()
     return _done(visit, "resume")
+
+
+async def reschedule(visit: Visit) -> Done:
+    """Make a run due now that waits for its start or for a retry."""
+    await _run(visit).reschedule(delay=0)
+    return _done(visit, "reschedule")
 
 
 async def retry(visit: Visit) -> Done:

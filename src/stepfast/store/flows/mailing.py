@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...model.cancelling import way_to_cancel
 from ...model.records import Answer, Lane, Mail
+from ...model.rescheduling import NewTime, from_mail
 from ...model.standing import Standing
-from ...model.status import MAIL_CANCEL, MAIL_ENDS, MAIL_RESUME, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
+from ...model.status import (
+    MAIL_CANCEL,
+    MAIL_ENDS,
+    MAIL_RESCHEDULE,
+    MAIL_RESUME,
+    MAIL_SIGNAL,
+    NO_SUCH_STEP,
+    REASON_CONTINUED,
+)
 from ...model.waking import wake, wanted_mail, way_to_signal
 from ..protocol import Delivery, mailbox_full
-from .operating import cancel_dags, cancel_runs, resume_runs
+from .operating import Moved, cancel_dags, cancel_runs, reschedule_runs, resume_runs
 from .requests import COMMIT, Flow, Rows, ask, put
 from .settling import Settlement
 from .standings import change, found, lock_free, lock_run
@@ -93,6 +102,11 @@ class _Box(NamedTuple):
         """Whether somebody lets it go on."""
         return any(kind == MAIL_RESUME for _, kind in self.mail)
 
+    @property
+    def moves(self) -> list[MailId]:
+        """Mail that asks for another time, or another priority."""
+        return [(self.run.id, mail_id) for mail_id, kind in self.mail if kind == MAIL_RESCHEDULE]
+
 
 def deliver(limit: int) -> Flow[Delivery]:
     """The oldest mail that was only inserted, and whose runs nobody holds just now."""
@@ -100,11 +114,11 @@ def deliver(limit: int) -> Flow[Delivery]:
     if not mail:
         return Delivery(set(), False, False, len((yield from ask("remove_orphans", limit))))
     boxes, now = yield from _open(mail)
-    apart = [box.run.id for box in boxes if box.run.is_dag and (box.cancels or box.resumes)]
+    apart = [box.run.id for box in boxes if box.run.is_dag and (box.cancels or box.resumes or box.moves)]
     done = yield from _hand_over([box for box in boxes if box.run.id not in apart], now)
     if not apart:
         return done
-    # To cancel or resume a dag run its steps are waited for, so nothing else may be in hand.
+    # To cancel, resume or reschedule a dag run its steps are waited for, so nothing else may be in hand.
     yield COMMIT
     dags = yield from lock_free(apart)
     boxes, now = yield from _open([each for each in mail if each[0] in dags.runs])
@@ -134,6 +148,9 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     resumed = yield from resume_runs([after.get(box.run.id, box.run) for box in boxes if box.resumes], now)
     after |= {run.id: run for run in resumed.runs}
     lanes |= resumed.lanes
+    moved = yield from _reschedule({box.run.id: after.get(box.run.id, box.run) for box in boxes}, boxes, now)
+    after |= {run.id: run for run in moved.runs}
+    lanes |= moved.lanes
     kept, gone, forwarded, woken = list[MailId](), list[MailId](), list[MailId](), list[Standing]()
     for number, box in enumerate(boxes, 1):
         run = after.get(box.run.id, box.run)
@@ -160,6 +177,18 @@ def _forward(mail: Sequence[MailId]) -> Flow[None]:
         return
     heirs = {row[0]: row[1] for row in (yield from ask("heirs", sorted({run_id for run_id, _ in mail})))}
     yield from put("forward", [(*each, heirs[each[0]]) for each in mail if heirs[each[0]] != each[0]])
+
+
+def _reschedule(runs: Mapping[str, Standing], boxes: Sequence[_Box], now: int) -> Flow[Moved]:
+    """Move the runs that mail asks it for. Where several pieces do, the last one counts."""
+    mail = [each for box in boxes for each in box.moves]
+    if not mail:
+        return Moved()
+    wanted: dict[str, NewTime] = {}
+    for run_id, value in (yield from ask("words", Rows(mail))):
+        if (found := from_mail(value)) is not None:
+            wanted[run_id] = found
+    return (yield from reschedule_runs([(runs[run_id], what) for run_id, what in wanted.items()], now))
 
 
 def _cancel(runs: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:

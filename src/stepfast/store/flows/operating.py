@@ -1,4 +1,4 @@
-"""What operators ask of runs: cancel, pause, resume, retry. Each locks its run first, and then decides.
+"""What operators ask of runs: cancel, pause, resume, reschedule, retry. Each locks its run first, and then decides.
 
 A step of a dag run is not theirs: it goes with its run.
 """
@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...model.cancelling import NO_TRACES, cancel, end, way_to_cancel
 from ...model.pausing import may_be_paused, pause, resume
 from ...model.records import Answer, Lane
+from ...model.rescheduling import NewTime, reschedule, waits_for_retry
 from ...model.reviving import may_be_retried, retry
 from ...model.settling import Why, settled_at
 from ...model.standing import Standing
@@ -124,6 +126,44 @@ def resume_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
                 done.runs.append(after)
                 done.lanes |= {after.lane} if after.ready else set()
     yield from change(done.runs)
+    return done
+
+
+def reschedule_run(run_id: str, wanted: NewTime) -> Flow[Answer]:
+    """Move the time at which a run is due, or its priority; of a dag run, those of its steps."""
+    run, now = yield from lock_run(run_id)
+    answer = _answer(run)
+    if run is None or run.dag_id is not None:
+        return answer
+    done = yield from reschedule_runs([(run, wanted)], now)
+    answer.done, answer.lanes = bool(done.runs), done.lanes
+    return answer
+
+
+def reschedule_runs(wishes: Sequence[tuple[Standing, NewTime]], now: int) -> Flow[Moved]:
+    """Move runs that are locked in this transaction. A step of a dag run goes with that. So does the priority of steps
+    that wait for others; a dag run that has ended, or is failing, is not moved."""
+    done, number, due = Moved(), 0, list[tuple[str, int]]()
+    before = dict[str, Standing]()
+    for run, wanted in wishes:
+        if run.dag_id is not None or (run.is_dag and (run.ended or run.undoing or run.failing)):
+            continue
+        for each in (yield from _with_steps(run)):
+            number += 1
+            after = reschedule(each, wanted, now, number)
+            if after is None and wanted.priority is not None and run.is_dag and not each.held:
+                after = replace(each, priority=wanted.priority)
+            if after is None:
+                continue
+            before[each.id] = each
+            done.runs.append(after)
+            done.lanes |= {after.lane} if after.ready and (not each.ready or after.lane != each.lane) else set()
+            if waits_for_retry(each) and (time := wanted.due(now)) is not None:
+                due.append((each.id, time))
+    yield from put("move_tries", due)
+    yield from change(done.runs)
+    moved = [each for each in done.runs if each.priority != before[each.id].priority]
+    yield from put("prioritize", [(each.id, each.priority) for each in moved])
     return done
 
 

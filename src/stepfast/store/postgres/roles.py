@@ -11,7 +11,7 @@ from ..migrations import Migration, made_by
 from ..statements import fill, load_statements, split_statements
 from .catalogue import qualify
 
-OPERATING = ("cancel", "resume")
+OPERATING = ("cancel", "resume", "reschedule")
 """Functions that are granted to the worker's role alone; the other functions do nothing that a role may not do."""
 
 _LAST = 253_402_300_799_999

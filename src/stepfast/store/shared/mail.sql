@@ -29,6 +29,12 @@ SELECT true FROM chain c {join} {schema}.steps s ON s.run_id = c.id WHERE s.mail
 -- Whether a signal lies in the box.
 SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;
 
+-- name: words
+-- What pieces of mail ($1 their runs, $2 their ids) say, the oldest first.
+SELECT m.run_id::text AS run_id, m.value
+FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id) {join} {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
+ORDER BY m.sent_at, m.id;
+
 -- name: forward
 -- Mail ($1 its runs, $2 its ids) goes to the boxes of others ($3), to be delivered there.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)

@@ -32,6 +32,16 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bool
           ready_at, completed_at, version, forget, has_output, output, output_format, has_error, error)
 WHERE r.id = c.id;
 
+-- name: prioritize
+-- The priorities of runs that are locked in this transaction.
+UPDATE {schema}.runs AS r SET priority = u.priority FROM unnest($1::uuid[], $2::integer[]) AS u(id, priority)
+WHERE r.id = u.id;
+
+-- name: move_tries
+-- When the next tries are due of steps of these runs, which are locked in this transaction.
+UPDATE {schema}.tries AS t SET due_at = u.due_at FROM unnest($1::uuid[], $2::bigint[]) AS u(id, due_at)
+WHERE t.run_id = u.id AND t.due_at > {now};
+
 -- name: traces
 -- What other rows tell of runs that are about to be cancelled: whether they have completed something that can be undone;
 -- whether their last attempt failed and nobody has claimed them since; and of those that workers died with, a step that

@@ -1,16 +1,17 @@
 -- compatible from: 1
 --
--- From SQL: whoever has no Python at hand (a trigger, a script, a program in another language) starts, signals, cancels
--- and resumes runs by four functions, as part of the transaction that calls them.
+-- From SQL: a caller without Python (a trigger, a script, a program in another language) starts, signals, cancels,
+-- resumes and reschedules runs by five functions, as part of the transaction that calls them.
 --
 --   start       inserts the rows that a start in Python inserts, checked against the newest definition as a start without
 --               the code is: the workflow is known, the input fits by type, required and unknown fields, enum and items.
 --               What the code demands beyond that is found out by the first claim, which ends the run (`invalid_input`).
 --   signal      leaves a signal in the mailbox.
 --   cancel,     leave a word of that kind in the mailbox; whoever delivers it does what an operator's call does at once.
---   resume
+--   resume,
+--   reschedule
 --
--- All four only insert rows: they lock none that exist, so that a transaction that stays open holds no worker up. Workers
+-- All five only insert rows: they lock none that exist, so that a transaction that stays open holds no worker up. Workers
 -- find what was inserted when they next ask; with `notify => true` the server wakes them at the commit, at the price of a
 -- lock over the whole server which every NOTIFY takes there.
 --
@@ -505,6 +506,52 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     PERFORM {schema}.sql_leave_mail(resume.run, 'resume', '', NULL, resume.notify);
+END
+$$;
+
+-- Make a run due now, or after another time: `SELECT {schema}.reschedule(run)`. For a run that is queued, be it for a later
+-- time or for its next attempt, or that waits for the next try of a step; of a dag run its steps.
+CREATE FUNCTION {schema}.reschedule(
+    run uuid, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL, priority integer DEFAULT NULL,
+    notify boolean DEFAULT false
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    state text;
+    dag uuid;
+    is_free boolean;
+    span bigint := {schema}.sql_milliseconds(reschedule.delay, 'delay');
+    due bigint;
+    heir uuid := {schema}.sql_heir(reschedule.run);
+BEGIN
+    IF span IS NOT NULL AND reschedule.at IS NOT NULL THEN
+        RAISE EXCEPTION 'reschedule takes delay or at, not both' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF NOT isfinite(reschedule.at) OR reschedule.at >= '9000-01-01 00:00:00+00' THEN
+        RAISE EXCEPTION 'at must be before the year 9000' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    due := floor(extract(epoch FROM reschedule.at)::double precision * 1000)::bigint;
+    SELECT r.status, r.dag_id,
+           r.reason IS NOT DISTINCT FROM 'continued'
+           OR EXISTS (SELECT FROM {schema}.runs s
+                      WHERE CASE WHEN r.graph IS NULL THEN s.id = r.id
+                                 ELSE s.dag_id = r.id AND NOT r.failing AND NOT r.undoing END
+                        AND s.worker IS NULL AND s.asked IS NULL
+                        AND (s.status = 'queued'
+                             OR (s.status IN ('waiting', 'compensating') AND s.place IS NULL
+                                 AND 'retry' = ANY (string_to_array(s.waiting_for, ', ')))))
+    INTO state, dag, is_free FROM {schema}.runs r WHERE r.id = heir;
+    PERFORM {schema}.sql_refuse_missing(reschedule.run, state, dag, 'rescheduled');
+    IF NOT is_free THEN
+        RAISE EXCEPTION 'run % is %; only a run that is queued, or waits for the next try of a step, can be rescheduled',
+            heir, state USING ERRCODE = 'object_not_in_prerequisite_state';
+    ELSIF span IS NULL AND due IS NULL AND reschedule.priority IS NULL THEN
+        span := 0;
+    END IF;
+    PERFORM {schema}.sql_leave_mail(
+        reschedule.run, 'reschedule', '',
+        json_build_object('due_at', COALESCE(due, {now} + span), 'priority', reschedule.priority)::text,
+        reschedule.notify);
 END
 $$;
 
