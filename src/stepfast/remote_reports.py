@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from .engine.matching import UNDO
 from .engine.remote_call import REMOTE
@@ -12,6 +11,7 @@ from .model import remote_steps as remote
 from .model import status
 from .model.records import StepRecord
 from .model.remote_steps import RemoteStep
+from .model.ticks import clock, instant
 from .reports import Activity, StepInfo
 
 Address = tuple[str, int]
@@ -83,15 +83,11 @@ def _where(row: RemoteStep) -> str | None:
     """Where a step is that is not over."""
     attempt = f"attempt {row.attempt} of {row.retries + 1}" if row.retries else "it"
     if row.state == remote.SENT:
-        return f"{attempt} was sent to group {row.group!r} at {_clock(row.dispatched_at)}"
+        return f"{attempt} was sent to group {row.group!r} at {clock(instant(row.dispatched_at))}"
     if row.state == remote.OUTBOX and row.due_at is not None:
-        return f"{attempt} is to be sent to group {row.group!r} at {_clock(row.due_at)}"
+        return f"{attempt} is to be sent to group {row.group!r} at {clock(instant(row.due_at))}"
     return "its outcome is there, and will be recorded" if row.state == remote.SETTLED else None
 
 
 def _seconds(row: RemoteStep) -> float | None:
     return None if row.queue_ms is None else row.queue_ms / 1000
-
-
-def _clock(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -31,7 +31,7 @@ def info(**changes: object) -> ScheduleInfo:
 
 def test_the_next_five_ticks_in_words() -> None:
     said = times_in_words(info(cron="0 3,15 * * *"))
-    assert said == "in 2 h: Mon 16 Nov 15:00, Tue 17 Nov 03:00, 15:00, Wed 18 Nov 03:00, 15:00"
+    assert said == "in 2 h: Mon 16 Nov 15:00, Tue 17 Nov 03:00, 15:00, Wed 18 Nov 03:00, 15:00 (Europe/Berlin)"
     assert times_in_words(info(every=90.0)).startswith("in 1 min 30 s: Mon 16 Nov 13:01:30, 13:03:00")
 
 

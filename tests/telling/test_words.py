@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+import stepfast
 from stepfast.cli import times
 from stepfast.cli.logs import JsonLines, Lines
 from stepfast.cli.output import write_json, write_value
+from stepfast.model.ticks import clock
 from stepfast.telling.words import ago, lasting, listed, moment, printable, span
+
+PACKAGE = Path(stepfast.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,7 @@ def test_what_is_no_span(text: str) -> None:
 def test_moments() -> None:
     assert moment("2030-01-31T09:30+01:00") == datetime(2030, 1, 31, 8, 30, tzinfo=UTC)
     assert moment("2030-01-31T09:30Z") == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
+    assert moment("2030-01-31 09:30:00 UTC") == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
     assert moment("2030-01-31 09:30") == datetime(2030, 1, 31, 9, 30).astimezone()
 
 
@@ -49,6 +57,33 @@ def test_moments() -> None:
 )  # fmt: skip
 def test_how_long(seconds: float, text: str) -> None:
     assert lasting(seconds) == text
+
+
+def test_a_time_is_shown_in_utc_wherever_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown can be typed."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        when = datetime(2030, 1, 31, 9, 30, tzinfo=timezone(timedelta(hours=1)))
+        assert clock(when) == "2030-01-31 08:30:00 UTC"
+        assert moment(clock(when)) == when
+        record = logging.makeLogRecord({"msg": "so", "created": when.timestamp(), "msecs": 5})
+        assert Lines("%(asctime)s %(message)s").format(record) == "2030-01-31 08:30:00.005Z so"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_no_other_place_formats_times_for_people() -> None:
+    """One rule: ``model.ticks.clock``; the ticks of a schedule are in its own zone; a drawing names its zone once."""
+    pattern = r"strftime|:%[YHm][-:}]|:%d |\.astimezone\(\)"
+    found = [
+        str(file.relative_to(PACKAGE))
+        for folder in ("cli", "console", "telling", "watching", ".")
+        for file in sorted((PACKAGE / folder).glob("*.py" if folder == "." else "**/*.py"))
+        if re.search(pattern, file.read_text())
+    ]
+    assert found == ["telling/schedules.py", "telling/words.py"]
 
 
 def test_how_long_ago() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from ..model.ids import check_id
+from ..model.ticks import clock, instant
 from ..store.audit import AuditLine
-from ..telling.words import clock
 from ..watching.auditing import line_shape
 from .options import option
 from .output import say, write_json, write_table
@@ -42,5 +41,5 @@ async def audit(
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
-    at = clock(datetime.fromtimestamp(line.at / 1000, UTC))
+    at = clock(instant(line.at))
     return at, line.who, line.what, line.which, line.origin, line.outcome, line.said or ""

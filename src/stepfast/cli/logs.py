@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from datetime import UTC, datetime
 
 import msgspec
@@ -44,7 +45,10 @@ def say(text: str) -> None:
 
 
 class Lines(logging.Formatter):
-    """Lines for people: what somebody's error says cannot take over the terminal on which they are read."""
+    """Lines for people, with times in UTC: what an error says cannot take over the terminal on which they are read."""
+
+    converter = time.gmtime  # type: ignore[assignment]
+    default_msec_format = "%s.%03dZ"
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and an error's traceback below it."""

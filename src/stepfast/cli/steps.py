@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from ..engine.races import FIRST
 from ..engine.undo import UNDO_BRANCH
 from ..model import status
+from ..model.ticks import clock
 from ..reports import RunInfo, StepInfo
 from ..telling.states import due_at, outcome_of, status_of
-from ..telling.words import ago, brief, clock, lasting, shortened
+from ..telling.words import ago, brief, lasting, shortened
 from .output import write_heading, write_table
 
 _COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "outcome")

@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from .. import __version__
+from ..model.ticks import clock
 from ..reports import RunInfo
 from ..telling.sealed import is_sealed
 from ..telling.states import waited_for
@@ -57,7 +58,7 @@ def _sent(value: str) -> Markup:
 
 
 def _moment(when: datetime | None) -> str:
-    return "" if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "" if when is None else clock(when)
 
 
 def _iso(when: datetime | None) -> str:

@@ -148,6 +148,12 @@ def instant(at: int) -> datetime:
     return EPOCH + timedelta(milliseconds=at)
 
 
+def clock(when: datetime) -> str:
+    """A point in time as people are shown it, everywhere but for the ticks of a schedule: in UTC, and saying so. A
+    terminal, a browser and a server may be in three zones, and what they show is compared."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def milliseconds(when: datetime) -> int:
     """A point in time in milliseconds, without the rounding of floats."""
     return (when - EPOCH) // timedelta(milliseconds=1)

@@ -17,8 +17,8 @@ _SHOWN = 5
 
 
 def times_in_words(info: ScheduleInfo) -> str:
-    """The next ticks: ``in 21 h: Tue 17 Nov 03:00, Wed 18 Nov 03:00``, by the schedule's own clock. What is the same as
-    of the tick before is left out."""
+    """The next ticks: ``in 21 h: Tue 17 Nov 03:00, Wed 18 Nov 03:00 (Europe/Berlin)``, in the schedule's own time zone.
+    A date that is that of the tick before is left out."""
     times = _times(info)
     if not times:
         return "never"
@@ -28,7 +28,7 @@ def times_in_words(info: ScheduleInfo) -> str:
         date = f"{time:%a} {time.day} {time:%b}"
         said.append(clock if date == day else f"{date} {clock}")
         day = date
-    return f"{ago(times[0], info.read_at)}: {', '.join(said)}"
+    return f"{ago(times[0], info.read_at)}: {', '.join(said)} ({info.tz})"
 
 
 def _times(info: ScheduleInfo) -> list[datetime]:

@@ -15,10 +15,11 @@ from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.records import WorkerInfo
 from ..model.serving import nobody_serves
+from ..model.ticks import clock
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
 from .states import waited_for
-from .words import ago, clock, count, lasting, listed, shortened
+from .words import ago, count, lasting, listed, shortened
 from .workers import claiming_workers, queues_of, serves, worker_name
 
 _FEW = 3

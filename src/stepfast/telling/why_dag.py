@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from ..model import status
 from ..model.records import WorkerInfo
+from ..model.ticks import clock
 from ..reports import RunInfo, StepInfo
 from .why import why
-from .words import ago, clock, count, listed
+from .words import ago, count, listed
 
 TOLD = 3
 """So many steps are told of one by one."""

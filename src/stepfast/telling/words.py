@@ -39,11 +39,11 @@ def _no_span(text: str) -> ValueError:
 
 
 def moment(text: str | datetime) -> datetime:
-    """A point in time in ISO format; without a zone it is this machine's local time."""
+    """A point in time in ISO format, or as it is shown (``… UTC``); without a zone it is this machine's local time."""
     if isinstance(text, datetime):
         return text
     try:
-        found = datetime.fromisoformat(text.strip())
+        found = datetime.fromisoformat(re.sub(r"\s*UTC$", "+00:00", text.strip()))
     except ValueError:
         raise ValueError(f"{text!r} is not a time; write 2030-01-31T09:30 or 2030-01-31T09:30+01:00") from None
     return found.astimezone() if found.tzinfo is None else found
@@ -75,11 +75,6 @@ def ago(then: datetime, now: datetime) -> str:
     """``3 s ago``, or ``in 12 s``."""
     seconds = (now - then).total_seconds()
     return f"in {lasting(-seconds)}" if seconds < 0 else f"{lasting(seconds)} ago"
-
-
-def clock(when: datetime) -> str:
-    """A point in time on this machine's clock."""
-    return when.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def listed(names: list[str]) -> str:

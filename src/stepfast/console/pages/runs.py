@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ...listing import ListKeywords
 from ...model import status
+from ...model.ticks import clock
 from ...reports import RunInfo
 from ...telling.words import count
 from ...watching.searching import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
@@ -52,7 +53,7 @@ def _said(listed: Listed) -> str:
     if listed.too_large:
         said.append(f"{listed.too_large:,} of them were too large for that.")
     if listed.back_to is not None:
-        said.append(f"The look ended at {listed.back_to:%Y-%m-%d %H:%M:%S} UTC; the next page goes on from there.")
+        said.append(f"The look ended at {clock(listed.back_to)}; the next page goes on from there.")
     return " ".join(said)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ...engine.matching import UNDO
 from ...engine.workflow import DAG_STEP
 from ...model import status
+from ...model.ticks import clock
 from ...reports import Activity, RunInfo, StepInfo
 from ...telling.states import due_at, waited_for
 from ...telling.words import ago, lasting
@@ -114,5 +115,5 @@ def _outcome(run: RunInfo, step: StepInfo) -> str:
     is_open = step.status == status.WAITING and step.error is None
     due = due_at(step) if is_open or step.kind == "sleep" else None
     if due is not None:
-        return f"until {due:%Y-%m-%d %H:%M:%S} UTC ({ago(due, run.read_at)})"
+        return f"until {clock(due)} ({ago(due, run.read_at)})"
     return (step.detail or "") if is_open or step.status == status.RUNNING else ""
