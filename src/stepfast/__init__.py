@@ -55,7 +55,7 @@ from .model.backoff import Backoff
 from .model.limits import Rate
 from .model.payload import Codec
 from .queues import QueueInfo
-from .reports import Activity, ErrorInfo, RunInfo, StepInfo
+from .reports import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from .run import Run
 from .schedule_info import ScheduleInfo
 from .settings import Settings
@@ -85,6 +85,7 @@ __all__ = [
     "DeadlineExceeded",
     "DurableCall",
     "ErrorInfo",
+    "ExecutedBy",
     "FirstCall",
     "GraphError",
     "InvalidInput",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .engine.scope import current_call, current_execution
 
-NAMES: Final = ("run_id", "workflow", "attempt", "step", "trace_id", "span_id")
+NAMES: Final = ("run_id", "workflow", "attempt", "worker", "step", "trace_id", "span_id")
 """What may be added."""
 
 
@@ -23,6 +23,8 @@ def run_ids() -> dict[str, Any]:
     execution = current_execution.get()
     if execution is not None:
         ids = {"run_id": execution.run_id, "workflow": execution.workflow.name, "attempt": execution.claimed.attempt}
+        if execution.claimed.worker:
+            ids["worker"] = execution.claimed.worker
         call = current_call.get()
         if call is not None:
             ids["step"] = call.name
@@ -30,9 +32,9 @@ def run_ids() -> dict[str, Any]:
 
 
 class RunFilter(logging.Filter):
-    """Adds ``run_id``, ``workflow``, ``attempt`` and ``step`` to records, and ``trace_id`` and ``span_id`` where there
-    is a span of OpenTelemetry. Put it on a handler: ``handler.addFilter(RunFilter())``. A logger's own filters do not
-    see what other loggers hand on to it.
+    """Adds ``run_id``, ``workflow``, ``attempt``, ``worker`` and ``step`` to records, and ``trace_id`` and ``span_id``
+    where there is a span of OpenTelemetry. Put it on a handler: ``handler.addFilter(RunFilter())``. A logger's own
+    filters do not see what other loggers hand on to it.
 
     ``missing`` stands for what a record has not, so that a format may name it: ``RunFilter(missing="-")``.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +23,7 @@ from .model.graph import Graph
 from .model.ids import child_id
 from .model.payload import Payloads
 from .model.records import RUN_ITSELF, StepRecord
-from .model.rows import ActivityRow, DagStepRow, ProgressRow, RunRow
+from .model.rows import ActivityRow, DagStepRow, ExecutorRow, ProgressRow, RunRow
 from .model.schedules import schedule_of
 from .settings import FORMAT
 
@@ -33,6 +35,16 @@ class ErrorInfo:
     type: str
     message: str
     traceback: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedBy:
+    """The worker that executed something, and where. It may be gone."""
+
+    worker: str
+    host: str | None
+    """None, as ``pid``: not known any more."""
+    pid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,7 @@ class RunInfo:
     expires_at: datetime | None
     """When a run that nobody has picked up yet is given up."""
     worker: str | None
+    """The worker that executes it now. Once it has left that worker: None; see ``executed_by``."""
     ready: bool
     """Whether a worker may claim it now."""
     asked: str | None
@@ -80,6 +93,8 @@ class RunInfo:
     """Whose limits of its queue it counts for."""
     left_out: tuple[str, ...] = ()
     """In a list: which of ``input`` and ``output`` are None because they are large. ``run.info()`` brings both."""
+    executed_by: ExecutedBy | None = None
+    """The worker that claimed it last, also after its end. None: no worker has yet."""
 
     @property
     def schedule(self) -> str | None:
@@ -124,6 +139,8 @@ class StepInfo:
     number: int | None = None
     """Its number among all records of the run; an undo has the number of the step that it undoes as its position. None:
     it has no record yet."""
+    executed_by: ExecutedBy | None = None
+    """The worker that recorded it, or that executes it now. Of a remote step: that sent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +162,26 @@ class Activity:
     """The same at every reading, and no other call's: the run, the branch, the position, the attempt and the try."""
     queue_wait: float | None = None
     """Of a remote step: seconds for which it waited for a worker, as far as that is known."""
+    executed_by: ExecutedBy | None = None
+    """The worker that made the call."""
+
+
+class Executors:
+    """Which worker executed which claim of one run."""
+
+    def __init__(self, rows: Sequence[ExecutorRow]) -> None:
+        self._last = [row.claim for row in rows]
+        self._who = [ExecutedBy(row.worker, row.host, row.pid) for row in rows]
+
+    def of(self, claim: int) -> ExecutedBy | None:
+        """The worker that had this claim."""
+        found = bisect_left(self._last, claim)
+        return self._who[found] if found < len(self._who) else None
+
+    @property
+    def last(self) -> ExecutedBy | None:
+        """The worker of the last claim."""
+        return self._who[-1] if self._who else None
 
 
 def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
@@ -181,6 +218,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         paused_at=_time(row.paused_at),
         concurrency_key=row.concurrency_key,
         left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
+        executed_by=None if row.executed_by is None else ExecutedBy(row.executed_by, row.host, row.pid),
     )
 
 
@@ -210,7 +248,7 @@ def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
     return _UNDO_WORDS.get(row.status, row.status) if row.kind == UNDO else row.status, row.completed_at
 
 
-def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners) -> StepInfo:
+def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners, executors: Executors) -> StepInfo:
     where, ended = _end_of(row, run)
     return StepInfo(
         name=row.name,
@@ -230,10 +268,13 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
         child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
         lost_to=lost_to(row, where, winners),
         number=row.seq,
+        executed_by=executors.of(row.claim),
     )
 
 
-def dag_step_info(row: DagStepRow, number: int, graph: Graph, payloads: Payloads) -> StepInfo:
+def dag_step_info(
+    row: DagStepRow, number: int, graph: Graph, payloads: Payloads, executed_by: ExecutedBy | None
+) -> StepInfo:
     """A step of a dag run; one that is ready, or is to be tried again, waits."""
     return StepInfo(
         name=row.name,
@@ -251,10 +292,11 @@ def dag_step_info(row: DagStepRow, number: int, graph: Graph, payloads: Payloads
         undo=graph.dag_steps[row.name].undo,
         child=row.id,
         number=graph.numbers[row.name],
+        executed_by=executed_by,
     )
 
 
-def progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
+def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy | None) -> StepInfo:
     return StepInfo(
         name=row.name,
         kind=_kind_under_way(row.branch),
@@ -268,6 +310,7 @@ def progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
         attempts=0,
         started_at=_required_time(row.started_at),
         completed_at=None,
+        executed_by=executed_by,
     )
 
 
@@ -291,7 +334,9 @@ def told_once(found: list[StepInfo], under_way: list[StepInfo], *, executed: boo
     ] + under_way
 
 
-def waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payloads) -> list[StepInfo]:
+def waiting_steps(
+    rows: list[ActivityRow], known: list[StepInfo], payloads: Payloads, executors: Executors
+) -> list[StepInfo]:
     """Steps that have failed and are to be tried again: all that is known of them is in the log."""
     listed = {(info.branch, info.position) for info in known}
     last = {(row.branch, row.position): row for row in rows if row.position != RUN_ITSELF}
@@ -309,13 +354,16 @@ def waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payl
             attempts=row.number,
             started_at=_required_time(row.started_at),
             completed_at=None,
+            executed_by=executors.of(row.claim),
         )
         for address, row in last.items()
         if address not in listed
     ]
 
 
-def activity_info(run_id: str, row: ActivityRow, payloads: Payloads, dag_step: str = "") -> Activity:
+def activity_info(
+    run_id: str, row: ActivityRow, payloads: Payloads, executors: Executors, dag_step: str = ""
+) -> Activity:
     """For a step of a dag run its name is the branch."""
     return Activity(
         name=row.name,
@@ -329,6 +377,7 @@ def activity_info(run_id: str, row: ActivityRow, payloads: Payloads, dag_step: s
         started_at=_required_time(row.started_at),
         duration=timedelta(milliseconds=row.completed_at - row.started_at),
         id=f"{run_id}:{row.branch}:{row.position}:{row.attempt}:{row.number}",
+        executed_by=executors.of(row.claim),
     )
 
 

@@ -35,6 +35,7 @@ from .planning import Plan
 from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
 from .reports import (
     Activity,
+    Executors,
     RunInfo,
     StepInfo,
     activity_info,
@@ -153,16 +154,20 @@ class Run(Generic[O]):
         records.sort(key=lambda record: record.seq)
         found = await self._dag_steps(row) if first else []
         winners = winners_of(records)
-        found += [step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
+        executors = Executors((await store.executors([self.id]))[self.id])
+        found += [
+            step_info(record, row, self._payloads, winners, executors) for record in records if record.kind != PATCH
+        ]
         if may_be_remote(records):
             found = with_remote(found, await store.remote_steps([self.id]))
         if row.status in status.TERMINAL or not first:
             return found
-        under_way = [progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
+        holder = executors.last if row.worker is not None else None
+        under_way = [progress_info(progress, self._payloads, holder) for progress in await store.progress(self.id)]
         found = told_once(found, under_way, executed=row.worker is not None)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await _calls(store, self.id) if call.attempt == row.attempt]
-            found += waiting_steps(tries, found, self._payloads)
+            found += waiting_steps(tries, found, self._payloads, executors)
         return found
 
     async def _dag_steps(self, row: RunRow) -> list[StepInfo]:
@@ -173,7 +178,11 @@ class Run(Generic[O]):
         store = (await self._connect()).store
         dag_steps = await store.dag_steps(self.id)
         begun = [dag_step.id for dag_step in dag_steps if dag_step.started_at is not None]
-        told = [dag_step_info(dag_step, number, graph, self._payloads) for number, dag_step in enumerate(dag_steps)]
+        executors = await store.executors(begun) if begun else {}
+        told = [
+            dag_step_info(step, number, graph, self._payloads, Executors(executors.get(step.id, ())).last)
+            for number, step in enumerate(dag_steps)
+        ]
         return with_remote_inside(told, await store.remote_steps(begun)) if begun else told
 
     async def _graph(self, row: RunRow) -> Graph | None:
@@ -187,11 +196,13 @@ class Run(Generic[O]):
         """The append-only log of every call, failed tries included, in start order."""
         await self._row()
         store = (await self._connect()).store
-        log = [activity_info(self.id, row, self._payloads) for row in await _calls(store, self.id)]
         begun = [dag_step for dag_step in await store.dag_steps(self.id) if dag_step.started_at is not None]
+        rows = await store.executors([self.id, *(dag_step.id for dag_step in begun)])
+        executors = {run_id: Executors(its) for run_id, its in rows.items()}
+        log = [activity_info(self.id, row, self._payloads, executors[self.id]) for row in await _calls(store, self.id)]
         for dag_step in begun:
-            calls = await _calls(store, dag_step.id)
-            log += [activity_info(dag_step.id, row, self._payloads, dag_step.name) for row in calls]
+            calls, its = await _calls(store, dag_step.id), executors[dag_step.id]
+            log += [activity_info(dag_step.id, row, self._payloads, its, dag_step.name) for row in calls]
         log = with_queue_waits(log, await store.remote_steps([self.id, *(dag_step.id for dag_step in begun)]))
         return sorted(log, key=lambda call: call.started_at)
 

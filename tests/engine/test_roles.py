@@ -97,7 +97,7 @@ async def _look(connection: Any) -> str:
 
 
 LEFT_OUT = {
-    "workers", "tries", "progress", "queue_starts", "schedules", "remote_steps", "audit",
+    "workers", "past_workers", "tries", "claims", "progress", "queue_starts", "schedules", "remote_steps", "audit",
 }  # fmt: skip
 """Tables that a starter has nothing to do with. A new table belongs here, or into `roles.sql`."""
 

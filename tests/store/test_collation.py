@@ -28,7 +28,7 @@ NAMES = ["a", "B", "_b", "Ä", "b", "A", "ä", "z", "Z", "10", "2", "a b", "a-b"
 BRANCHES = ["", "10.2", "10.10", "1/0", "1.0", "1.0/2", "2", "10", "~undo", "1", "0/1", "0.1", "9.9/9"]
 NAMESPACE = "collated"
 """Not the usual one, whose tables are used again by other tests."""
-ASKED = ("sleeps", "activity", "dags_shown")
+ASKED = ("known_workers", "sleeps", "activity", "dags_shown")
 WANTED = ("en-US-x-icu", "en_US.utf8", "en_US")
 
 

@@ -105,7 +105,7 @@ async def test_ids_of_the_trace_are_added_where_there_is_one(make_app: MakeApp, 
 def test_what_a_record_says_already_stays_and_what_is_missing_has_a_word() -> None:
     record = logging.makeLogRecord({"run_id": "r", "msg": "x"})
     assert RunFilter(missing="-").filter(record) is True
-    assert [getattr(record, name) for name in NAMES] == ["r", "-", "-", "-", "-", "-"]
+    assert [getattr(record, name) for name in NAMES] == ["r", *"------"]
 
 
 async def test_structlog_has_a_processor(app: Stepfast) -> None:
@@ -126,5 +126,7 @@ async def test_structlog_has_a_processor(app: Stepfast) -> None:
     log.info("outside")
     run = await app.start(job)
     await app.drain()
-    ids = {"run_id": run.id, "workflow": "job", "attempt": 1}
+    who = (await run.info()).executed_by
+    assert who is not None
+    ids = {"run_id": run.id, "workflow": "job", "attempt": 1, "worker": who.worker}
     assert kept == [{"event": "outside"}, {"event": "said", **ids}, {"event": "bound", **ids, "workflow": "mine"}]

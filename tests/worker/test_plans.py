@@ -64,6 +64,10 @@ FILL = [
     """INSERT INTO stepfast.tries (run_id, branch, position, attempt, number, claim, name, error, format,
                                    started_at, completed_at)
        SELECT id, '', 0, 1, 1, 1, 'step', '{}', 1, 1, 2 FROM stepfast.runs WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO stepfast.claims (run_id, claim, worker)
+       SELECT id, 1, id FROM stepfast.runs WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO stepfast.past_workers (id, host, pid, left_at)
+       SELECT md5('p' || n)::uuid, 'there', n, n FROM generate_series(1, 5000) n""",
     """INSERT INTO stepfast.progress (run_id, branch, position, name, format, started_at, updated_at)
        SELECT id, '', 0, 'step', 1, 1, 2 FROM stepfast.runs WHERE status IN ('completed', 'failed')""",
     """INSERT INTO stepfast.run_tags (tag, run_id) SELECT 'tag', id FROM stepfast.runs""",
@@ -148,8 +152,8 @@ BY_ID = (
 """Statements that are given the ids of what they are about, and find it by them alone."""
 REMOVING = (
     "ended", "lock_ended", "lock_links", "join_links", "steps_of_dags", "ended_kin", "weigh", "remove_steps",
-    "remove_tries", "remove_progress", "remove_mailbox", "remove_run_values", "remove_run_tags", "remove_runs",
-    "remove_remote_steps",
+    "remove_tries", "remove_claims", "remove_progress", "remove_mailbox", "remove_run_values", "remove_run_tags",
+    "remove_runs", "remove_remote_steps",
 )  # fmt: skip
 """The same, for runs that have ended."""
 BY_DAG = {

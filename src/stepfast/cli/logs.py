@@ -20,7 +20,7 @@ from ..telling.words import printable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_IDS = (*NAMES, "step_id", "worker")
+_IDS = (*NAMES, "step_id")
 
 
 def log_to_stderr(level: str, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from ..telling.states import explained, outcome_of
 from ..telling.tracebacks import own_code_only
 from ..telling.why import unread, waits_for
 from ..telling.words import ago, brief, lasting, printable, shortened
+from ..telling.workers import executor, executor_name
 from .graphs import write_standing
 from .lists import took, write_runs
 from .options import RunArgument, option, time_option
@@ -113,7 +114,7 @@ async def show(
         write_fields([(printable(key), brief(value)) for key, value in values.items()])
     if activity and calls:
         write_heading("Activity")
-        columns = ("started", "call", "branch", "try", "status", "took", "parameters", "outcome")
+        columns = ("started", "call", "branch", "try", "status", "took", "ran on", "parameters", "outcome")
         write_table(columns, [_activity(c) for c in calls])
     if info.error is not None and info.error.traceback:
         write_heading("Error")
@@ -140,6 +141,7 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
         ("attempt", str(run.attempt or "")),
         ("losses", str(run.losses or "")),
         ("worker", run.worker or ""),
+        ("ran on", executor(run.executed_by)),
         ("created", _when(run.created_at, run)),
         ("started", _when(run.started_at, run)),
         ("paused", _when(run.paused_at, run)),
@@ -172,5 +174,5 @@ def _activity(call: Activity) -> tuple[str, ...]:
     parameters = "" if call.parameters is None else brief(call.parameters)
     queued = "" if call.queue_wait is None else f", {lasting(call.queue_wait)} of it queued"
     took = lasting(call.duration.total_seconds()) + queued
-    outcome = outcome_of(call.error, call.result)
-    return clock(call.started_at), name, call.branch, str(call.attempt), call.status, took, parameters, outcome
+    outcome, who = outcome_of(call.error, call.result), executor_name(call.executed_by)
+    return clock(call.started_at), name, call.branch, str(call.attempt), call.status, took, who, parameters, outcome

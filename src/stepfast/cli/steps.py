@@ -11,16 +11,18 @@ from ..model.ticks import clock
 from ..reports import RunInfo, StepInfo
 from ..telling.states import due_at, outcome_of, status_of
 from ..telling.words import ago, brief, lasting, shortened
+from ..telling.workers import executor_name
 from .output import write_heading, write_table
 
-_COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "outcome")
+_COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "ran on", "outcome")
 
 
 def write_steps(steps: Sequence[StepInfo], run: RunInfo) -> None:
-    """Write the steps of a run as a table."""
+    """Write the steps of a run as a table; with the worker of each where there was more than one."""
     if steps:
+        several = len({step.executed_by for step in steps}) > 1
         write_heading("Steps")
-        write_table(_COLUMNS, [_row(step, run) for step in steps])
+        write_table(_COLUMNS, [_row(step, run, several) for step in steps])
 
 
 def write_children(children: Sequence[RunInfo], more: int) -> None:
@@ -33,13 +35,14 @@ def write_children(children: Sequence[RunInfo], more: int) -> None:
         write_table(("id", "workflow", "status", "created"), rows)
 
 
-def _row(step: StepInfo, run: RunInfo) -> tuple[str, ...]:
+def _row(step: StepInfo, run: RunInfo, several: bool) -> tuple[str, ...]:
     took = ((step.completed_at or run.read_at) - (step.started_at or run.read_at)).total_seconds()
     kind = "" if step.kind == "step" else step.kind
     branch = "" if step.branch == UNDO_BRANCH else step.branch
     tries = str(step.attempts or "")
     span = lasting(took) + ("" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued")
-    return step.name, kind, branch, step.status, tries, span, step.undo or "", _outcome(step, run)
+    who = executor_name(step.executed_by) if several else ""
+    return step.name, kind, branch, step.status, tries, span, step.undo or "", who, _outcome(step, run)
 
 
 def _outcome(step: StepInfo, run: RunInfo) -> str:

@@ -13,7 +13,7 @@ from ..errors import RunNotFound
 from ..model import status
 from ..model.rows import RunRow
 from ..remote_reports import with_claims
-from ..reports import Activity, RunInfo, StepInfo, activity_info, run_info
+from ..reports import Activity, Executors, RunInfo, StepInfo, activity_info, run_info
 from ..watching.onlooker import glance_of
 from .refusals import Refused
 
@@ -116,12 +116,17 @@ async def _tries(look: Stepfast, run_id: str, steps: list[StepInfo], after: Addr
     """The failed tries of the steps that are shown, and of the run itself; a bounded number of them."""
     glance, payloads = await glance_of(look), look._payloads
     rows = await glance.failed_tries(run_id, after or _RUN_ITSELF, _TRIES, _ERROR)
-    found = [activity_info(run_id, row, payloads) for row in rows]
     retried = [step for step in steps if step.kind == DAG_STEP and step.child is not None and step.attempts > 1]
+    ids = [run_id] * bool(rows) + [step.child or "" for step in retried[:_RETRIED]]
+    executors = await (await look.store()).executors(ids) if ids else {}
+    found = [activity_info(run_id, row, payloads, Executors(executors[run_id])) for row in rows]
     for step in retried[:_RETRIED]:
         assert step.child is not None
-        rows = await glance.failed_tries(step.child, limit=_TRIES, largest=_ERROR)
-        found += [activity_info(step.child, row, payloads, step.name) for row in rows]
+        rows, its = (
+            await glance.failed_tries(step.child, limit=_TRIES, largest=_ERROR),
+            Executors(executors[step.child]),
+        )
+        found += [activity_info(step.child, row, payloads, its, step.name) for row in rows]
     return found
 
 

@@ -16,6 +16,7 @@ from ..reports import RunInfo
 from ..telling.sealed import is_sealed
 from ..telling.states import waited_for
 from ..telling.words import ago, brief, count, lasting, shortened
+from ..telling.workers import executor
 from . import static_files
 from .navigation import NAVIGATION
 from .paths import parts_of
@@ -102,8 +103,8 @@ def _make() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        moment=_moment, iso=_iso, ago=ago, lasting=lasting, brief=brief, shortened=shortened, standing=_standing,
-        count=count, sent=_sent, sentence=_sentence, capped=_capped, bytes=_bytes,
+        moment=_moment, iso=_iso, ago=ago, executor=executor, lasting=lasting, brief=brief, shortened=shortened,
+        standing=_standing, count=count, sent=_sent, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     made.tests["sealed"] = is_sealed
     return made

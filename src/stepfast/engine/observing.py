@@ -309,7 +309,7 @@ class Observers:
             event = RunClaimed(
                 execution.run_id, execution.claim, workflow.dag, claimed.queue, workflow.kind, claimed.attempt,
                 _ready_for(claimed), claimed.parent_id, claimed.dag_id, claimed.dag_step,
-                claimed.undoing, decoded(claimed.trace),
+                claimed.undoing, decoded(claimed.trace), claimed.worker,
             )  # fmt: skip
             self.tell(self.claimed, event)
 

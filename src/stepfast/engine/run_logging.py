@@ -27,6 +27,8 @@ _IDS = ("run_id", "workflow", "attempt", "step")
 def ids_of(execution: Execution, step: str | None = None) -> dict[str, Any]:
     """The ids that every record of the log about a run carries, as ``extra``."""
     ids = {"run_id": execution.run_id, "workflow": execution.workflow.name, "attempt": execution.claimed.attempt}
+    if execution.claimed.worker:
+        ids["worker"] = execution.claimed.worker
     return ids if step is None else {**ids, "step": step}
 
 

@@ -109,6 +109,8 @@ class RunClaimed(Struct, frozen=True, gc=False):
     """Whether it was claimed to undo what it did."""
     trace: dict[str, str] = {}
     """What observers sent along with its start, and left with it when it was released."""
+    worker: str = ""
+    """The id of the worker, which is in this process."""
 
 
 class StepCalled(Struct, frozen=True, gc=False):

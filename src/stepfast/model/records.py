@@ -101,6 +101,8 @@ class StepRecord(Struct, gc=False):
     line: str | None
     format: int = FORMAT
     undo: str | None = None
+    claim: int = 0
+    """The claim that recorded it; only told where people read it."""
 
 
 class Claimed(Struct, gc=False):
@@ -149,6 +151,8 @@ class Claimed(Struct, gc=False):
     """Whether ``records`` is the whole history, or pages are missing."""
     tries: dict[tuple[str, int], Tries] = field(default_factory=dict)
     """Failed tries of the present attempt, for steps that have no outcome yet."""
+    worker: str = ""
+    """The worker that executes it, set by that worker."""
     limited: bool = False
     """Whether its queue is limited: then it counts only while it is executed, and leaves at each wait."""
 

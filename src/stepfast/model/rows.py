@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct
 
 from ..settings import FORMAT
@@ -56,6 +58,10 @@ class RunRow(Struct):
     """In a list: whether its output was left out, because it is large."""
     concurrency_key: str | None = None
     """Whose limits of its queue it counts for."""
+    executed_by: str | None = None
+    """The worker of its last claim, and where that ran."""
+    host: str | None = None
+    pid: int | None = None
 
 
 class Outcome(Struct):
@@ -67,6 +73,17 @@ class Outcome(Struct):
     output: str | None
     error: str | None
     format: int
+
+
+class ExecutorRow(NamedTuple):
+    """The worker that executed a run from one claim on up to another."""
+
+    run_id: str
+    claim: int
+    """The last claim of that worker, before another took the run."""
+    worker: str
+    host: str | None
+    pid: int | None
 
 
 class DagStepRow(Struct):
@@ -118,6 +135,7 @@ class ActivityRow(Struct):
     started_at: int
     completed_at: int
     format: int = FORMAT
+    claim: int = 0
 
     @property
     def key(self) -> CallKey:

@@ -17,7 +17,18 @@ from ..model.gate import Decision, Gate
 from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.rescheduling import NewTime
-from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, QueueDepth, RunRow
+from ..model.rows import (
+    NO_CALL,
+    ActivityRow,
+    CallKey,
+    DagStepRow,
+    Definition,
+    ExecutorRow,
+    Outcome,
+    ProgressRow,
+    QueueDepth,
+    RunRow,
+)
 from ..model.tags import read_tags
 from ..model.wishes import Granted
 from ..settings import Settings
@@ -140,6 +151,13 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes."""
         return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
+
+    async def executors(self, run_ids: Sequence[str]) -> dict[str, list[ExecutorRow]]:
+        """Who executed some runs, in the order of their claims."""
+        found: dict[str, list[ExecutorRow]] = {run_id: [] for run_id in run_ids}
+        for row in await self._fetch("executors", list(run_ids)):
+            found[row[0]].append(ExecutorRow(*row))
+        return found
 
     async def progress(self, run_id: str) -> list[ProgressRow]:
         """What is under way in a run."""

@@ -234,8 +234,8 @@ class BaseGlance(BaseStore):
         errors that have more bytes than ``largest``, and without arguments."""
         rows = await self._fetch("glance_tries", run_id, *after, limit, largest)
         return [
-            ActivityRow(branch, position, name, attempt, number, FAILED, None, None, error, started, ended, format_)
-            for branch, position, name, attempt, number, error, started, ended, format_ in rows
+            ActivityRow(branch, position, name, attempt, number, FAILED, None, None, error, started, ended, *rest)
+            for branch, position, name, attempt, number, error, started, ended, *rest in rows
         ]
 
     async def step_payloads(

@@ -37,6 +37,7 @@ from ..model.rows import (
     DagOutputs,
     DagStepRow,
     Definition,
+    ExecutorRow,
     Outcome,
     ProgressRow,
     QueueDepth,
@@ -285,6 +286,10 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""
+        ...
+
+    async def executors(self, run_ids: Sequence[str]) -> dict[str, list[ExecutorRow]]:
+        """Who executed each of some runs: the workers of its claims, in their order."""
         ...
 
     async def progress(self, run_id: str) -> list[ProgressRow]:

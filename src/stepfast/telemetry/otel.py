@@ -7,6 +7,8 @@ the API of OpenTelemetry is needed here: which SDK, which exporter and which sam
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +46,7 @@ except ModuleNotFoundError as error:
         f"stepfast.telemetry.otel needs the package {error.name!r}: pip install 'stepfast[otel]'", name=error.name
     ) from None
 
+_HOST = socket.gethostname()
 _PARENTS = ("auto", "child", "link")
 _FIRST, _LAST = "first-", "last-"
 """Before the names of headers: those of the first claim of a run, and of its last one."""
@@ -331,6 +334,9 @@ def _claim_attributes(event: RunClaimed) -> dict[str, Any]:
         "stepfast.attempt": event.attempt,
         "stepfast.claim": event.claim,
         "stepfast.ready_seconds": event.ready_for,
+        "stepfast.worker.id": event.worker,
+        "stepfast.worker.host": _HOST,
+        "stepfast.worker.pid": os.getpid(),
     }
     maybe = {
         "stepfast.parent.run.id": event.parent_id,

@@ -8,13 +8,37 @@ from typing import Any
 
 from ..model.records import WorkerInfo
 from ..model.serving import claiming_workers, serves, serves_queue
+from ..reports import ExecutedBy
 
-__all__ = ["claiming_workers", "live_workers", "queues_of", "serves", "serves_queue", "worker_name", "worker_shape"]
+__all__ = [
+    "claiming_workers",
+    "executor",
+    "executor_name",
+    "live_workers",
+    "queues_of",
+    "serves",
+    "serves_queue",
+    "worker_name",
+    "worker_shape",
+]
 
 
 def worker_name(worker: WorkerInfo) -> str:
     """Host and process, as an operator looks for it."""
     return f"{worker.host}:{worker.pid}"
+
+
+def executor_name(executed_by: ExecutedBy | None) -> str:
+    """The same of the worker that executed something; its id where the rest is not known any more."""
+    if executed_by is None:
+        return ""
+    return executed_by.worker if executed_by.host is None else f"{executed_by.host}:{executed_by.pid}"
+
+
+def executor(executed_by: ExecutedBy | None) -> str:
+    """The same, with the id of the worker."""
+    name = executor_name(executed_by)
+    return name if executed_by is None or executed_by.host is None else f"{name} ({executed_by.worker})"
 
 
 def live_workers(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:

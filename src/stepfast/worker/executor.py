@@ -52,6 +52,7 @@ class Executor:
         self._slots_freed = slots_freed
         self._loop = asyncio.get_running_loop()
         self._threads = HandlerThreads(kit, slots_freed)
+        self._me = kit.me
         self.slots = Slots(kit, self._threads, slots_freed)
         self.running, self.idle = self.slots.running, self.slots.idle
         self._host = WorkerHost(kit, journal, mailman, errands, self.slots)
@@ -80,6 +81,7 @@ class Executor:
 
     def _execution(self, claimed: Claimed) -> Execution:
         workflow = self._workflows[claimed.workflow]
+        claimed.worker = self._me.id
         if claimed.losses < SUSPECT_LOSSES:
             return Execution(claimed, workflow, self._host)
         return Suspect(claimed, workflow, self._host, self._slots_freed)

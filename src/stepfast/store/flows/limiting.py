@@ -33,7 +33,7 @@ from ...model.records import Claimed, Lane
 from ...model.standing import sooner
 from ...settings import SUSPECT_LOSSES
 from .queueing import read_gate
-from .requests import Flow, Rows, ask, put
+from .requests import Flow, Rows, ask, put, put_each
 
 _KEYS = 200
 """Keys that one claim looks at; the next one goes on behind them."""
@@ -232,7 +232,8 @@ def _take(worker: str, token: int, choice: Choice, want: WantedRuns) -> Flow[lis
     """Take the chosen runs, but for those whose rows somebody else holds."""
     if not choice.taken:
         return []
-    yield from put("take_limited", [(run.id, worker, token, want.versions[run.workflow]) for run in choice.taken])
+    rows = [(run.id, worker, token, want.versions[run.workflow]) for run in choice.taken]
+    yield from put_each(("log_claims", "take_limited"), rows)
     before = {run.id: run for run in choice.taken}
     taken = yield from _claimed(worker, token)
     for run in taken:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ...model.cancelling import NO_TRACES
 from ...model.falling_due import Causes, awake, due, end_late, let_begin
+from ...model.ids import made_at
 from ...model.leaving import give_back
 from ...model.losing import lose
 from ...model.settling import BY_A_STEP, Why
@@ -18,6 +19,7 @@ from .requests import COMMIT, Flow, Rows, ask, put
 from .settling import Settlement, fail, lock_open_steps, write
 from .standings import change, lock_free, lock_run, read, traces_of
 
+_DAY_MS = 86_400_000
 CAUSES = Causes(DEADLINE_ERROR, EXPIRED_ERROR)
 
 
@@ -108,7 +110,9 @@ def reap(worker: str, limit: int, max_losses: int, silent: Sequence[str] | None)
         dead, done = yield from _bury_steps(fatal, max_losses)
         moved, lanes, asked = moved + dead, lanes | done.lanes, bool(done.marked)
     if buried or 0 < len(ids) < limit:
+        yield from ask("keep_dead")
         yield from ask("forget_dead")
+        yield from _forget_past_workers()
     return Reaping(buried, lanes, _ended(moved), len(moved), asked)
 
 
@@ -174,7 +178,19 @@ def unregister(worker: str) -> Flow[None]:
     yield from _give_back(runs, now)
     rest = [(str(row[0]), row[1]) for row in (yield from ask("held", worker))]
     yield from _give_back_late(worker, rest)
+    yield from put("keep_workers", [(worker,)])
     yield from put("unregister", [(worker,)])
+    yield from _forget_past_workers()
+
+
+def _forget_past_workers() -> Flow[None]:
+    """Delete what is kept of workers that had left before the oldest run was started. Its id says when that was by the
+    clock of its caller, which may differ from the database's: by less than a day."""
+    oldest = yield from ask("oldest_run")
+    [(now,)] = yield from ask("now")
+    started = made_at(oldest[0][0]) if oldest else now
+    if started is not None:
+        yield from ask("forget_past_workers", started - _DAY_MS)
 
 
 def _give_back_late(worker: str, held: Sequence[tuple[str, int]]) -> Flow[None]:

@@ -7,9 +7,10 @@
 -- A materialised CTE, because a subquery with LIMIT and SKIP LOCKED can be run twice and take more than it should. What
 -- would make more than $9 bytes of inputs together is left ready; one run is always taken. (The rows come in the order
 -- of their places already, so that nothing has to be sorted for that.) A gated queue (paused, or limited) gives nothing:
--- that is asked once, before anything is looked for, so that a pause holds from the moment it is committed.
+-- that is asked once, before anything is looked for, so that a pause holds from the moment it is committed. Whose the claims
+-- before were is written down only where another worker takes a run.
 WITH picked AS MATERIALIZED (
-    SELECT id, place, version, octet_length(input) AS size FROM {schema}.runs
+    SELECT id, place, version, claim, executed_by, octet_length(input) AS size FROM {schema}.runs
     WHERE (SELECT q.paused OR q.limited FROM {schema}.queues q WHERE q.name = $4) IS NOT TRUE
       AND queue = $4 AND workflow = $5 AND priority = $6 AND place >= $7 AND place IS NOT NULL AND losses < 2
       AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
@@ -17,10 +18,14 @@ WITH picked AS MATERIALIZED (
     ORDER BY place LIMIT $8
     FOR NO KEY UPDATE SKIP LOCKED
 ), sized AS (
-    SELECT id, place, version, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM picked
+    SELECT id, place, version, claim, executed_by, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM picked
+), handed AS (
+    INSERT INTO {schema}.claims (run_id, claim, worker)
+    SELECT p.id, p.claim, p.executed_by FROM sized p WHERE p.executed_by <> $1 AND p.before < $9::bigint
+    ON CONFLICT DO NOTHING
 )
 UPDATE {schema}.runs r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2, version = $3,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, executed_by = $1, token = $2, version = $3,
     claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
@@ -46,15 +51,21 @@ WITH candidates AS MATERIALIZED (
     WHERE l.queue <> ALL (ARRAY(SELECT q.name FROM {schema}.queues q WHERE q.paused OR q.limited))
     ORDER BY l.priority DESC, c.place LIMIT $8
 ), picked AS MATERIALIZED (
-    SELECT r.id, c.place, c.version, c.new_version, octet_length(r.input) AS size
+    SELECT r.id, c.place, c.version, c.new_version, r.claim, r.executed_by, octet_length(r.input) AS size
     FROM candidates c JOIN {schema}.runs r ON r.id = c.id
     WHERE r.place IS NOT NULL
     FOR NO KEY UPDATE OF r SKIP LOCKED
 ), sized AS (
-    SELECT id, place, version, new_version, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM picked
+    SELECT id, place, version, new_version, claim, executed_by,
+           sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before
+    FROM picked
+), handed AS (
+    INSERT INTO {schema}.claims (run_id, claim, worker)
+    SELECT p.id, p.claim, p.executed_by FROM sized p WHERE p.executed_by <> $1 AND p.before < $9::bigint
+    ON CONFLICT DO NOTHING
 )
 UPDATE {schema}.runs r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, executed_by = $1, token = $2,
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
@@ -75,7 +86,7 @@ WITH fewest AS MATERIALIZED (
       AND (s.deadline_at IS NULL OR s.deadline_at > {now})
     ORDER BY s.losses LIMIT 1
 ), picked AS MATERIALIZED (
-    SELECT s.id, s.place, s.version, w.version AS new_version, octet_length(s.input) AS size
+    SELECT s.id, s.place, s.version, w.version AS new_version, s.claim, s.executed_by, octet_length(s.input) AS size
     FROM {schema}.runs s JOIN unnest($3::text[], $4::text[]) AS w(workflow, version) ON w.workflow = s.workflow
     WHERE s.place IS NOT NULL AND s.losses >= 2 AND s.losses = (SELECT losses FROM fewest)
       AND ($5::text[] IS NULL OR s.queue = ANY($5::text[])) AND (s.deadline_at IS NULL OR s.deadline_at > {now})
@@ -84,10 +95,16 @@ WITH fewest AS MATERIALIZED (
     LIMIT ($6::integer[])[LEAST((SELECT losses FROM fewest) - 1, cardinality($6::integer[]))]
     FOR NO KEY UPDATE OF s SKIP LOCKED
 ), sized AS (
-    SELECT id, place, version, new_version, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM picked
+    SELECT id, place, version, new_version, claim, executed_by,
+           sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before
+    FROM picked
+), handed AS (
+    INSERT INTO {schema}.claims (run_id, claim, worker)
+    SELECT p.id, p.claim, p.executed_by FROM sized p WHERE p.executed_by <> $1 AND p.before < $7::bigint
+    ON CONFLICT DO NOTHING
 )
 UPDATE {schema}.runs r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, executed_by = $1, token = $2,
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM sized p WHERE r.id = p.id AND p.before < $7::bigint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -9,6 +10,9 @@ from ...model.records import NewRun
 from ..flows.requests import Ask, Carry, Commit, Flow, Put, PutEach, Remove, Request, Rows, T
 from ..remote_port import Carrier
 from .transactions import transaction
+
+_OWN_PARTS = re.compile(r"\A((?:--.*\n)*)WITH ")
+"""The beginning of a statement that has parts itself, behind what is said of it."""
 
 
 class Inserter(Protocol):
@@ -56,7 +60,8 @@ class Driver:
         if names not in self._joined:
             *others, last = names
             parts = ", ".join(f"{name} AS (\n{self._sql[name]}\n)" for name in others)
-            self._joined[names] = f"WITH {parts}\n{self._sql[last]}"
+            rest = _OWN_PARTS.sub(r"\1, ", self._sql[last], count=1)
+            self._joined[names] = f"WITH {parts}\n{rest}"
         return self._joined[names]
 
     async def _carry(self, connection: Any, request: Carry | Remove) -> None:

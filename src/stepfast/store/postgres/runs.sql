@@ -60,7 +60,9 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by::text,
+       (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
 FROM {schema}.runs r
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
@@ -87,7 +89,9 @@ SELECT r.id::text, workflow, version, queue, status, reason, waiting_for,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by::text,
+       (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
 FROM held h CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.id = h.id OFFSET 0) AS r
 WHERE r.dag_id IS NULL
   AND ($1::text IS NULL OR r.workflow = $1)
@@ -115,7 +119,9 @@ SELECT r.id::text, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting
        r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, COALESCE(r.key, r.debounced) AS key, r.tags, r.parent_id::text, r.worker::text, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id::text, r.graph, r.timeout_ms, r.deadline_ms,
-       r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key
+       r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key, r.executed_by::text,
+       (SELECT w.host FROM {schema}.known_workers w WHERE w.id = r.executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = r.executed_by) AS pid
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $10
   AND ($1::text IS NULL OR r.workflow = $1)

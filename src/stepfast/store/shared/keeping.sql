@@ -45,6 +45,10 @@ DELETE FROM {schema}.steps WHERE run_id IN (SELECT u.id FROM unnest($1::uuid[]) 
 -- Their failed tries.
 DELETE FROM {schema}.tries WHERE run_id IN (SELECT u.id FROM unnest($1::uuid[]) AS u(id));
 
+-- name: remove_claims
+-- Whose their claims were.
+DELETE FROM {schema}.claims WHERE run_id IN (SELECT u.id FROM unnest($1::uuid[]) AS u(id));
+
 -- name: remove_progress
 -- What they told of their progress.
 DELETE FROM {schema}.progress WHERE run_id IN (SELECT u.id FROM unnest($1::uuid[]) AS u(id));

@@ -1,5 +1,15 @@
 -- Claims from limited queues. The row of the queue is locked when these are asked, so that one claim counts at a time.
 
+-- name: log_claims
+-- Whose the claims of some runs were before, where that is another worker than the one that takes them now. A row that is then
+-- left because somebody holds it is not taken: its claims were that worker's all the same.
+INSERT INTO {schema}.claims (run_id, claim, worker)
+SELECT r.id, r.claim, r.executed_by
+FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[]) AS u(id, worker, token, version)
+{join} {schema}.runs r ON r.id = u.id
+WHERE r.executed_by <> u.worker
+ON CONFLICT (run_id, claim) DO NOTHING;
+
 -- name: note_counted
 -- When what workers hold was counted in last.
 UPDATE {schema}.queues AS q SET counted_at = u.at FROM unnest($1::text[], $2::bigint[]) AS u(name, at) WHERE q.name = u.name;

@@ -10,7 +10,9 @@ WHERE id = ANY($1::uuid[]) AND status IN ({ended});
 SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
-       timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key
+       timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key, executed_by::text,
+       (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
 FROM {schema}.runs WHERE id = $1;
 
 -- name: heir
@@ -45,7 +47,9 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by::text,
+       (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
 FROM {schema}.runs WHERE id = ANY($1::uuid[]);
 
 -- name: dags_shown
@@ -72,8 +76,19 @@ SELECT output FROM {schema}.steps WHERE run_id = $1 AND name = $2 AND kind = 'si
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.
 SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line,
-       format, undo
+       format, undo, claim
 FROM {schema}.steps WHERE run_id = $1 AND (branch, position) > ($2, $3) ORDER BY branch, position LIMIT $4;
+
+-- name: executors
+-- Who executed some runs: for each stretch of claims the last one, and the worker.
+SELECT c.run_id::text, c.claim, c.worker::text,
+       (SELECT w.host FROM {schema}.known_workers w WHERE w.id = c.worker) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = c.worker) AS pid
+FROM (SELECT id AS run_id, 2147483647 AS claim, executed_by AS worker FROM {schema}.runs
+      WHERE id = ANY($1::uuid[]) AND executed_by IS NOT NULL
+      UNION ALL
+      SELECT run_id, claim, worker FROM {schema}.claims WHERE run_id = ANY($1::uuid[])) AS c
+ORDER BY c.claim;
 
 -- name: progress
 -- What is under way in one run.
@@ -98,7 +113,7 @@ SELECT seed FROM {schema}.runs WHERE id = $1;
 
 -- name: activity
 -- A page of the calls of one run, by address and try.
-SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
+SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format, claim
 FROM {schema}.activity WHERE run_id = $1 AND (branch, position, attempt, number) > ($2, $3, $4, $5)
 ORDER BY branch, position, attempt, number LIMIT $6;
 

@@ -26,6 +26,21 @@ ON CONFLICT (id) DO NOTHING;
 UPDATE {schema}.workers AS w SET state = u.state FROM unnest($1::uuid[], $2::text[]) AS u(id, state)
 WHERE w.id = u.id AND w.state <> 'dead';
 
+-- name: keep_workers
+-- Where workers ran that are about to be forgotten: runs name them for as long as they are kept.
+INSERT INTO {schema}.past_workers (id, host, pid, left_at)
+SELECT w.id, w.host, w.pid, {now} FROM unnest($1::uuid[]) AS u(id) {join} {schema}.workers w ON w.id = u.id
+WHERE true
+ON CONFLICT (id) DO NOTHING;
+
+-- name: oldest_run
+-- The first of all runs by their ids, which tell when they were started.
+SELECT r.id::text FROM {schema}.runs r ORDER BY r.id LIMIT 1;
+
+-- name: forget_past_workers
+-- Workers that had left before this time, when no run was there that is kept now.
+DELETE FROM {schema}.past_workers WHERE left_at < $1;
+
 -- name: unregister
 -- A worker has left in good order.
 DELETE FROM {schema}.workers WHERE id IN (SELECT u.id FROM unnest($1::uuid[]) AS u(id));
@@ -50,6 +65,13 @@ UPDATE {schema}.workers AS w SET expires_at = 0 FROM unnest($1::uuid[]) AS u(id)
 -- here on their heartbeats are refused.
 UPDATE {schema}.workers SET state = 'dead'
 WHERE expires_at < {now} AND state <> 'dead' AND id <> $1 AND ($2::uuid[] IS NULL OR id = ANY($2::uuid[])) RETURNING id::text AS id;
+
+-- name: keep_dead
+-- The same of dead workers with nothing left to reap.
+INSERT INTO {schema}.past_workers (id, host, pid, left_at)
+SELECT w.id, w.host, w.pid, {now} FROM {schema}.workers w WHERE w.state = 'dead'
+AND NOT EXISTS (SELECT 1 FROM {schema}.runs r WHERE r.worker = w.id)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.

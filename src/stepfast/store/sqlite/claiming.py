@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+import msgspec
+
 from ...model.admission import Admission, WantedRuns
 from ...model.claiming import first_records
 from ...model.records import Claimed, Lane, StepRecord, Tries
@@ -125,6 +127,9 @@ class Claims:
     def _take(self, database: sqlite3.Connection, worker: str, token: int, picked: list[Pick]) -> list[Claimed]:
         if not picked:
             return []
+        database.execute(
+            self._sql["log_claims_of"], (msgspec.json.encode([row for _, row, _, _ in picked]).decode(), worker)
+        )
         execute_wide(database, self._sql["take"], [(row, worker, token, version) for _, row, _, version in picked])
         return self._taken(database, worker, token, {row: (place, last) for place, row, last, _ in picked})
 

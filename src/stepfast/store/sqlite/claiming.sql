@@ -27,12 +27,18 @@ ORDER BY losses, priority DESC, place;
 SELECT queue, workflow, count(*) FROM {prefix}runs WHERE place IS NOT NULL AND losses >= 2
 GROUP BY queue, workflow ORDER BY queue, workflow;
 
+-- name: log_claims_of
+-- Whose the claims of some runs (a list of rows) were before, where that is another worker than the one that takes them now.
+INSERT OR IGNORE INTO {prefix}claims (run_id, claim, worker)
+SELECT r.id, r.claim, r.executed_by FROM json_each(?1) AS j CROSS JOIN {prefix}runs r ON r.rowid = j.value
+WHERE r.executed_by <> ?2;
+
 -- name: take
 -- Hand runs to a worker: a new claim number each, and ready no more. Here and everywhere a run that is being undone has
 -- the one status 'compensating', whether it is ready, is executed or waits.
 WITH picked(row, worker, token, version) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
     visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM picked AS p WHERE r.rowid = p.row;
 

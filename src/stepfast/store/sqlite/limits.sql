@@ -107,7 +107,7 @@ FROM json_each(?2) AS l;
 -- Hand runs to a worker, as every claim does. They count from now on.
 WITH picked(id, worker, token, version) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
     visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now}),
     counted_attempt = max(r.attempt, r.first_attempt)
 FROM picked AS p WHERE r.id = p.id AND r.place IS NOT NULL;

@@ -37,7 +37,9 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
+       (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid
 FROM {prefix}runs
 WHERE id {beyond} COALESCE(:before, '{edge}')  -- which sorts behind every id, or before
   AND dag_id IS NULL
@@ -58,7 +60,9 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
+       (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid
 FROM {prefix}runs
 WHERE workflow = :workflow
   AND id {beyond} COALESCE(:before, '{edge}')
@@ -79,7 +83,9 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
+       (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid
 FROM {prefix}runs
 WHERE id IN (SELECT w.id FROM {prefix}runs AS w INDEXED BY {prefix}runs_worker WHERE w.worker IS NOT NULL
              UNION
@@ -104,7 +110,9 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
+       (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -134,7 +142,9 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        r.attempt, r.max_attempts, r.losses, r.claim, r.priority, COALESCE(r.key, r.debounced) AS key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
-       r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key
+       r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key, r.executed_by,
+       (SELECT w.host FROM {prefix}known_workers w WHERE w.id = r.executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = r.executed_by) AS pid
 FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id {beyond} COALESCE(:before, '{edge}')

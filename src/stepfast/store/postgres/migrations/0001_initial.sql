@@ -68,6 +68,21 @@ CREATE TABLE {schema}.workers (
     expires_at  bigint NOT NULL           -- silent beyond this: dead
 );
 
+-- Where workers ran that are gone: a run names the last one that executed it for as long as it is kept.
+CREATE TABLE {schema}.past_workers (
+    id      uuid PRIMARY KEY,
+    host    text NOT NULL,
+    pid     integer NOT NULL,
+    left_at bigint NOT NULL               -- deleted some time after every run that is older
+);
+CREATE INDEX past_workers_left ON {schema}.past_workers (left_at);
+
+CREATE VIEW {schema}.known_workers AS
+SELECT id, host, pid FROM {schema}.workers
+UNION ALL
+SELECT p.id, p.host, p.pid FROM {schema}.past_workers p
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = p.id);
+
 CREATE TABLE {schema}.runs (
     id              uuid PRIMARY KEY,
     workflow        text NOT NULL,
@@ -81,6 +96,7 @@ CREATE TABLE {schema}.runs (
     visible_at      bigint,
     worker          uuid,
     claim           integer NOT NULL DEFAULT 0,
+    executed_by     uuid,                 -- the worker of the last claim; unlike `worker` it stays
     token           bigint,               -- of the claim call, so that a claim whose reply was lost can be asked for again
     wakes           integer NOT NULL DEFAULT 0,
     asked           text,                 -- what an operator wants of the owner: cancel, pause
@@ -132,6 +148,15 @@ CREATE TABLE {schema}.run_tags (
     tag    text NOT NULL,
     run_id uuid NOT NULL,
     PRIMARY KEY (tag, run_id)
+);
+
+-- Whose the earlier claims of a run were: a row is written when another worker than the last one claims it, so that a run
+-- with one worker has none. Claims up to `claim`, from the row before on, were of `worker`; later ones of `executed_by`.
+CREATE TABLE {schema}.claims (
+    run_id uuid NOT NULL,
+    claim  integer NOT NULL,
+    worker uuid NOT NULL,
+    PRIMARY KEY (run_id, claim)
 );
 
 CREATE TABLE {schema}.steps (
@@ -216,8 +241,19 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, priority, atte
        to_timestamp(completed_at::numeric / 1000.0) AS completed_at,
        to_timestamp(visible_at::numeric / 1000.0) AS visible_at,
        to_timestamp(deadline_at::numeric / 1000.0) AS deadline_at,
-       to_timestamp(paused_at::numeric / 1000.0) AS paused_at
+       to_timestamp(paused_at::numeric / 1000.0) AS paused_at,
+       executed_by, (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
 FROM {schema}.runs WHERE dag_id IS NULL;
+
+-- Who executed a run, one row per worker and stretch of claims.
+CREATE VIEW {schema}.claims_readable AS
+SELECT c.run_id, COALESCE(lag(c.claim) OVER (PARTITION BY c.run_id ORDER BY c.claim), 0) + 1 AS first_claim,
+       c.claim AS last_claim, c.worker AS executed_by, w.host, w.pid
+FROM (SELECT run_id, claim, worker FROM {schema}.claims
+      UNION ALL
+      SELECT id, claim, executed_by FROM {schema}.runs WHERE executed_by IS NOT NULL) AS c
+LEFT JOIN {schema}.known_workers w ON w.id = c.worker;
 
 CREATE VIEW {schema}.steps_readable AS
 SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
@@ -230,10 +266,11 @@ FROM {schema}.steps;
 
 CREATE VIEW {schema}.activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
-       arguments, output, error, format, started_at, completed_at
+       arguments, output, error, format, started_at, completed_at, claim
 FROM {schema}.steps WHERE status <> 'failed'   -- each failed try of a step is in `tries`, and stays there
 UNION ALL
-SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
+SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at,
+       claim
 FROM {schema}.tries;
 
 CREATE VIEW {schema}.activity_readable AS
@@ -242,8 +279,13 @@ SELECT run_id, branch, position, name, attempt, number, status,
        CASE WHEN format = 1 THEN {schema}.as_json(output) END AS output,
        CASE WHEN error LIKE '{%' THEN {schema}.as_json(error) END AS error,
        to_timestamp(started_at::numeric / 1000.0) AS started_at,
-       (completed_at - started_at)::numeric / 1000.0 AS seconds
-FROM {schema}.activity;
+       (completed_at - started_at)::numeric / 1000.0 AS seconds,
+       executed_by, (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
+FROM (SELECT a.*, COALESCE((SELECT c.worker FROM {schema}.claims c
+                         WHERE c.run_id = a.run_id AND c.claim >= a.claim ORDER BY c.claim LIMIT 1),
+                        (SELECT r.executed_by FROM {schema}.runs r WHERE r.id = a.run_id)) AS executed_by
+      FROM {schema}.activity a) AS a;
 
 CREATE VIEW {schema}.workers_readable AS
 SELECT id, host, pid, {schema}.as_json(queues) AS queues, {schema}.as_json(workflows) AS workflows, concurrency, running, state,

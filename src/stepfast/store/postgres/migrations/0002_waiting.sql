@@ -69,19 +69,26 @@ SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
        to_timestamp(s.started_at::numeric / 1000.0) AS started_at,
        to_timestamp((CASE WHEN s.status = 'waiting' THEN e.ended_at ELSE s.completed_at END)::numeric / 1000.0)
            AS completed_at,
-       s.undo
-FROM {schema}.steps s
+       s.undo,
+       s.executed_by, (SELECT w.host FROM {schema}.known_workers w WHERE w.id = s.executed_by) AS host,
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = s.executed_by) AS pid
+FROM (SELECT t.*, COALESCE((SELECT c.worker FROM {schema}.claims c
+                         WHERE c.run_id = t.run_id AND c.claim >= t.claim ORDER BY c.claim LIMIT 1),
+                        (SELECT r.executed_by FROM {schema}.runs r WHERE r.id = t.run_id)) AS executed_by
+      FROM {schema}.steps t) AS s
 LEFT JOIN {schema}.sleeps e ON e.run_id = s.run_id AND e.branch = s.branch AND e.position = s.position;
 
 CREATE OR REPLACE VIEW {schema}.activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
-       arguments, output, error, format, started_at, completed_at
+       arguments, output, error, format, started_at, completed_at, claim
 FROM {schema}.steps
 WHERE status NOT IN ('failed', 'waiting')   -- what failed is in `tries`, and stays there; what is open has no outcome yet
 UNION ALL
-SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at
+SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at,
+       s.claim
 FROM {schema}.sleeps e
 JOIN {schema}.steps s ON s.run_id = e.run_id AND s.branch = e.branch AND s.position = e.position
 UNION ALL
-SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
+SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at,
+       claim
 FROM {schema}.tries;

@@ -62,6 +62,20 @@ CREATE TABLE {prefix}workers (
     expires_at  INTEGER NOT NULL
 );
 
+CREATE TABLE {prefix}past_workers (
+    id      TEXT PRIMARY KEY NOT NULL,
+    host    TEXT NOT NULL,
+    pid     INTEGER NOT NULL,
+    left_at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX {prefix}past_workers_left ON {prefix}past_workers (left_at);
+
+CREATE VIEW {prefix}known_workers AS
+SELECT id, host, pid FROM {prefix}workers
+UNION ALL
+SELECT p.id, p.host, p.pid FROM {prefix}past_workers p
+WHERE NOT EXISTS (SELECT 1 FROM {prefix}workers w WHERE w.id = p.id);
+
 CREATE TABLE {prefix}runs (
     id              TEXT PRIMARY KEY NOT NULL,
     workflow        TEXT NOT NULL,
@@ -75,6 +89,7 @@ CREATE TABLE {prefix}runs (
     visible_at      INTEGER,
     worker          TEXT,
     claim           INTEGER NOT NULL DEFAULT 0,
+    executed_by     TEXT,
     token           INTEGER,
     wakes           INTEGER NOT NULL DEFAULT 0,
     asked           TEXT,
@@ -122,6 +137,13 @@ CREATE TABLE {prefix}run_tags (
     tag    TEXT NOT NULL,
     run_id TEXT NOT NULL,
     PRIMARY KEY (tag, run_id)
+) WITHOUT ROWID;
+
+CREATE TABLE {prefix}claims (
+    run_id TEXT NOT NULL,
+    claim  INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    PRIMARY KEY (run_id, claim)
 ) WITHOUT ROWID;
 
 CREATE TABLE {prefix}steps (
@@ -195,8 +217,18 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, priority, atte
        strftime('%Y-%m-%d %H:%M:%f', completed_at / 1000.0, 'unixepoch') AS completed_at,
        strftime('%Y-%m-%d %H:%M:%f', visible_at / 1000.0, 'unixepoch') AS visible_at,
        strftime('%Y-%m-%d %H:%M:%f', deadline_at / 1000.0, 'unixepoch') AS deadline_at,
-       strftime('%Y-%m-%d %H:%M:%f', paused_at / 1000.0, 'unixepoch') AS paused_at
+       strftime('%Y-%m-%d %H:%M:%f', paused_at / 1000.0, 'unixepoch') AS paused_at,
+       executed_by, (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid
 FROM {prefix}runs WHERE dag_id IS NULL;
+
+CREATE VIEW {prefix}claims_readable AS
+SELECT c.run_id, COALESCE(lag(c.claim) OVER (PARTITION BY c.run_id ORDER BY c.claim), 0) + 1 AS first_claim,
+       c.claim AS last_claim, c.worker AS executed_by, w.host, w.pid
+FROM (SELECT run_id, claim, worker FROM {prefix}claims
+      UNION ALL
+      SELECT id, claim, executed_by FROM {prefix}runs WHERE executed_by IS NOT NULL) AS c
+LEFT JOIN {prefix}known_workers w ON w.id = c.worker;
 
 CREATE VIEW {prefix}steps_readable AS
 SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
@@ -209,10 +241,11 @@ FROM {prefix}steps;
 
 CREATE VIEW {prefix}activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
-       arguments, output, error, format, started_at, completed_at
+       arguments, output, error, format, started_at, completed_at, claim
 FROM {prefix}steps WHERE status <> 'failed'   -- each failed try of a step is in `tries`, and stays there
 UNION ALL
-SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
+SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at,
+       claim
 FROM {prefix}tries;
 
 CREATE VIEW {prefix}activity_readable AS
@@ -221,8 +254,13 @@ SELECT run_id, branch, position, name, attempt, number, status,
        CASE WHEN format = 1 THEN output END AS output,
        CASE WHEN error LIKE '{%' THEN error END AS error,
        strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
-       (completed_at - started_at) / 1000.0 AS seconds
-FROM {prefix}activity;
+       (completed_at - started_at) / 1000.0 AS seconds,
+       executed_by, (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid
+FROM (SELECT a.*, COALESCE((SELECT c.worker FROM {prefix}claims c
+                         WHERE c.run_id = a.run_id AND c.claim >= a.claim ORDER BY c.claim LIMIT 1),
+                        (SELECT r.executed_by FROM {prefix}runs r WHERE r.id = a.run_id)) AS executed_by
+      FROM {prefix}activity a) AS a;
 
 CREATE VIEW {prefix}workers_readable AS
 SELECT id, host, pid, queues, workflows, concurrency, running, state,

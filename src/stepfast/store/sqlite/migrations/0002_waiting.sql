@@ -46,14 +46,16 @@ WHERE ended_at <= COALESCE((SELECT r.completed_at FROM {prefix}runs r WHERE r.id
 DROP VIEW {prefix}activity;
 CREATE VIEW {prefix}activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
-       arguments, output, error, format, started_at, completed_at
+       arguments, output, error, format, started_at, completed_at, claim
 FROM {prefix}steps WHERE status NOT IN ('failed', 'waiting')   -- what failed is in `tries`; what is open has no outcome yet
 UNION ALL
-SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at
+SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at,
+       s.claim
 FROM {prefix}sleeps e
 JOIN {prefix}steps s ON s.run_id = e.run_id AND s.branch = e.branch AND s.position = e.position
 UNION ALL
-SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
+SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at,
+       claim
 FROM {prefix}tries;
 
 DROP VIEW {prefix}steps_readable;
@@ -66,6 +68,11 @@ SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
        s.undo,
        strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%d %H:%M:%f', CASE WHEN s.status = 'waiting' THEN e.ended_at ELSE s.completed_at END / 1000.0, 'unixepoch')
-           AS completed_at
-FROM {prefix}steps s
+           AS completed_at,
+       s.executed_by, (SELECT w.host FROM {prefix}known_workers w WHERE w.id = s.executed_by) AS host,
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = s.executed_by) AS pid
+FROM (SELECT t.*, COALESCE((SELECT c.worker FROM {prefix}claims c
+                         WHERE c.run_id = t.run_id AND c.claim >= t.claim ORDER BY c.claim LIMIT 1),
+                        (SELECT r.executed_by FROM {prefix}runs r WHERE r.id = t.run_id)) AS executed_by
+      FROM {prefix}steps t) AS s
 LEFT JOIN {prefix}sleeps e ON e.run_id = s.run_id AND e.branch = s.branch AND e.position = s.position;
