@@ -32,7 +32,7 @@ from .engine.workflow import TASK, WORKFLOW, Workflow
 from .errors import ConfigurationError, ContextMisuse, UnknownWorkflow
 from .listing import ListKeywords, store_filters
 from .model.backoff import seconds
-from .model.ids import check_id
+from .model.ids import run_id_of
 from .model.names import check_name, check_namespace, check_queue, refuse_unknown
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
@@ -273,8 +273,8 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def get(self, run_id: str) -> Run[Any]:
-        """A handle for a run, without a query."""
-        return Run(check_id(run_id), self._connect, self._payloads)
+        """A handle for a run, without a query; RunNotFound for a text that is not the id of any."""
+        return Run(run_id_of(run_id), self._connect, self._payloads)
 
     async def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
         """A page of runs, newest first unless told otherwise: ``app.runs(workflow=checkout, status="failed")``.

@@ -97,10 +97,10 @@ class PayloadError(StepfastError):
 
 
 class RunNotFound(StepfastError):
-    """No run has that id (it may have been removed by retention)."""
+    """No run has that id: it may have been removed by retention, or the text is not an id at all."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"there is no run {run_id} (it may have been pruned)")
+    def __init__(self, run_id: str, why: str = " (it may have been pruned)") -> None:
+        super().__init__(f"there is no run {run_id}{why}")
         self.run_id = run_id
 
 

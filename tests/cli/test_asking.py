@@ -130,7 +130,7 @@ def test_what_does_not_fit_the_state_of_a_run_is_refused(stepfast: Verbs, shop: 
     told = stepfast.json(verb, ended, code=1)
     assert told == [{"id": ended, word: False, "error": told[0]["error"]}]
     assert "is completed; only a" in told[0]["error"]
-    assert "is not a run id" in stepfast.error(verb, "7", code=2)
+    assert "is not a run id" in stepfast.error(verb, "7", code=3)
 
 
 def test_paused_runs_are_found_by_their_status(stepfast: Verbs, shop: Shop) -> None:

@@ -78,7 +78,7 @@ def test_a_run_is_named_by_the_beginning_of_its_id(stepfast: Verbs, shop: Shop) 
     told = stepfast.error("show", one[:same], code=2)
     assert "is the beginning of several ids" in told and one in told and two in told
     assert "there is no run whose id begins with ffff" in stepfast.error("show", "ffff", code=3)
-    assert "is not a run id" in stepfast.error("show", "nobody", code=2)
+    assert "is not a run id" in stepfast.error("show", "nobody", code=3)
     assert "is the beginning of several ids" in stepfast.error("cancel", two, one[:same], code=2)
     assert stepfast.json("show", two)["status"] == "queued"
 
@@ -194,7 +194,7 @@ def test_show_a_failed_run_with_its_traceback(stepfast: Verbs, shop: Shop) -> No
 def test_show_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
     assert stepfast.error("show", NOBODY, code=3) == f"error: there is no run {NOBODY} (it may have been pruned)"
-    assert "is not a run id" in stepfast.error("show", "x", code=2)
+    assert "is not a run id" in stepfast.error("show", "x", code=3)
 
 
 def test_a_long_payload_is_cut_for_people_only(stepfast: Verbs, shop: Shop) -> None:

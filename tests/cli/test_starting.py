@@ -170,4 +170,4 @@ def test_result_of_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> Non
     shop.drain()
     nobody = "0197a1b2-0000-7000-8000-000000000000"
     assert stepfast.error("result", nobody, code=3) == f"error: there is no run {nobody} (it may have been pruned)"
-    assert "'7' is not a run id" in stepfast.error("result", "7", code=2)
+    assert "there is no run '7': that is not a run id" in stepfast.error("result", "7", code=3)

@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator
 from functools import lru_cache
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, RunNotFound
 
 _last = 0
 _stock: Iterator[tuple[int]] = iter(())
 """Numbers of the system's randomness, fetched a few hundred at a time: nobody can work out the next id from earlier
 ones. Each is given out once, also to several threads, because the iterator is C's."""
 
+_SHOWN = 60
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -74,6 +75,15 @@ def _milliseconds(beginning: str) -> int:
 def is_id(text: str) -> bool:
     """Whether ``text`` is spelled as our ids are."""
     return _CANONICAL.fullmatch(text) is not None
+
+
+def run_id_of(text: object) -> str:
+    """The id of a run that a caller asks for. A text that is not an id may come from anywhere, as from the path of a
+    request: no run has it."""
+    if isinstance(text, str) and not is_id(text.lower()):
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise RunNotFound(repr(shown), ": that is not a run id (they look like 0197a1b2-…)")
+    return check_id(text)
 
 
 def check_id(text: object) -> str:
