@@ -175,10 +175,9 @@ class ContextBase:
             return False
         execution.patches.add(patch)
         if not execution.replaying:
-            execution.ledger.keep_only_count()  # nobody waits for this record, so it would be missing in the cache
             if execution.history.untaken:
                 execution.ledger.made_early((patch, cursor.position))
-            execution.journal_note(patch_entry(execution, (patch, cursor.position), change, call_line(2)))
+            execution.note_record(patch_entry(execution, (patch, cursor.position), change, call_line(2)))
         return True
 
     def continue_as(self, input: Any = None) -> NoReturn:

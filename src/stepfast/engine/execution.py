@@ -249,6 +249,12 @@ class Execution:
         if self.closed is None:
             self.recorder.note(entry)
 
+    def note_record(self, entry: StepDone) -> None:
+        """Journal a record that nobody waits for. Whether and when it is stored is not known here, so that only the
+        number of records is remembered of this run, and not the records themselves without this one."""
+        self.ledger.keep_only_count()
+        self.journal_note(entry)
+
     async def record(self, entry: StepDone | StepWith) -> int:
         """Journal an outcome and wait for its commit; the database's time of it."""
         if self.closed is not None:

@@ -138,7 +138,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             ):
                 execution.seq += 1
                 now = execution.database_now()
-                execution.journal_note(as_given_up(record, execution.run_id, execution.claim, execution.seq, now))
+                execution.note_record(as_given_up(record, execution.run_id, execution.claim, execution.seq, now))
 
     def _send_off(self, call: DurableCall[Any], race: Race, party: Party) -> asyncio.Task[Any]:
         call.race = race

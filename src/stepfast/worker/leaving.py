@@ -99,10 +99,11 @@ class Leaving:
         self._slots.leave(execution)
 
     def _is_sure(self, execution: Execution) -> bool:
-        """Whether its records are stored as it knows them. Its handler may have taken long to end. If a connection
-        broke meanwhile and nothing was compared since, commits may be gone; and of a run that was lost, or claimed
-        anew, nobody would know."""
-        held = self._slots.find(execution.run_id) is execution
+        """Whether its records are stored as it knows them. A call that was cancelled twice does not wait for the commit
+        of its record, which is not known here before. The handler may have taken long to end. If a connection broke
+        in that time and nothing was compared since, commits may be gone; and a run that was lost, or claimed again, is
+        not known any more."""
+        held = self._slots.find(execution.run_id) is execution and not execution.at_work
         return held and not self._journal.is_doubted(execution.run_id, execution)
 
     def lost(self, execution: Execution) -> None:
