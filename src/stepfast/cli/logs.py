@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from datetime import UTC, datetime
+from importlib.util import find_spec
 
 import msgspec
 
@@ -21,6 +22,8 @@ from ..telling.words import printable
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _IDS = (*NAMES, "step_id")
+_OWN = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", *_IDS))
+"""What a record has of its own, without what a caller gave."""
 
 
 def log_to_stderr(level: str, *, as_json: bool) -> None:
@@ -31,6 +34,8 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
     handler.addFilter(RunFilter())
     handler.setFormatter(JsonLines() if as_json else Lines(_LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if as_json:
+        _join_structlog()
 
 
 def say(text: str) -> None:
@@ -56,26 +61,64 @@ class Lines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per record: time, level, logger, message, ids where there are some, and an error's traceback."""
+    """One JSON object per record: time, level, logger, message, ids where there are some, an error's traceback, and
+    what the caller gave beside the message: ``extra={…}``, or the values of a call of structlog."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record of the log as one line of JSON."""
+        said = dict(record.msg) if isinstance(record.msg, dict) else {}  # by structlog's bridge to Python's own logging
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": said.pop("event", "") if isinstance(record.msg, dict) else record.getMessage(),
         }
-        line |= {name: getattr(record, name) for name in _IDS if getattr(record, name, None) is not None}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
+        ids = {name: getattr(record, name) for name in _IDS if getattr(record, name, None) is not None}
+        given = {name: value for name, value in vars(record).items() if name not in _OWN and not name.startswith("_")}
+        for name, value in (ids | given | said).items():
+            if name not in line:
+                line[name] = value
+            elif line[name] != value:
+                line[f"{name}_"] = value
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
-        except UnicodeEncodeError:  # a lone surrogate, in whatever a handler has met; the line is worth more than it
-            return msgspec.json.encode({name: _writable(value) for name, value in line.items()}).decode()
+        except Exception:  # a lone surrogate, or a value that is no JSON; the line is worth more than it
+            return msgspec.json.encode({_text(name): _writable(value) for name, value in line.items()}).decode()
 
 
 def _writable(value: object) -> object:
-    return value if isinstance(value, datetime) else str(value).encode("utf-8", "backslashreplace").decode()
+    return value if isinstance(value, datetime) else _text(value)
+
+
+def _text(value: object) -> str:
+    """A text that can be written, whatever it is made of."""
+    try:
+        return str(value).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # its own __str__ raises
+        return f"<{type(value).__name__}>"
+
+
+def _join_structlog() -> None:
+    """Send what structlog logs to Python's own logging, unless the application sets it up otherwise. This comes before
+    the application is imported: a logger that is bound at import time keeps what was set up by then."""
+    if find_spec("structlog") is None:
+        return
+    import structlog
+
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
