@@ -19,6 +19,7 @@ from ...model import status
 from ...model.records import Answer, Mail, NewRun
 from ...model.waking import way_to_signal
 from .connections import is_busy
+from .guard import GuardedConnection
 from .mailing import post, post_to_step, refuse_if_full
 from .parameters import bindable
 from .starting import start
@@ -30,6 +31,12 @@ _ACCEPTED = (
     "connection= must be a sqlite3.Connection to the same file, or a SQLAlchemy Session or Connection over one "
     "(AsyncSession, AsyncConnection too)"
 )
+
+_SAVEPOINT = "SAVEPOINT stepfast -- a part of the caller's"
+_ROLLBACK = "ROLLBACK TO stepfast -- a part of the caller's"
+_RELEASE = "RELEASE stepfast -- a part of the caller's"
+"""With words of their own: a statement is judged when it is prepared, and one that a function in ``ctx.transaction``
+tries must not find the same text prepared."""
 
 
 class Borrowed:
@@ -107,6 +114,9 @@ async def _within(connection: Any, work: Callable[[Any], T], sql: dict[str, str]
 
 
 def _blocking(connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles) -> T:
+    if isinstance(connection, GuardedConnection):  # the writer's own, within ctx.transaction
+        with connection.unguarded():
+            return _in_transaction(connection, connection, work, sql, troubles)
     if isinstance(connection, sqlite3.Connection):
         return _in_transaction(connection, connection, work, sql, troubles)
     return _in_alchemy(connection, work, sql, troubles)
@@ -139,7 +149,7 @@ def _in_transaction(
     try:
         begins_itself = not driver.in_transaction and _begins_at_first_write(driver)
         if not begins_itself:
-            database.execute("SAVEPOINT stepfast")
+            database.execute(_SAVEPOINT)
         try:
             try:
                 result = work(database)
@@ -149,11 +159,11 @@ def _in_transaction(
             if begins_itself:
                 connection.rollback()  # nobody else has written in it yet
             elif driver.in_transaction:
-                database.execute("ROLLBACK TO stepfast")
-                database.execute("RELEASE stepfast")
+                database.execute(_ROLLBACK)
+                database.execute(_RELEASE)
             raise
         if not begins_itself:
-            database.execute("RELEASE stepfast")
+            database.execute(_RELEASE)
         return result
     except Exception as error:
         raise _explained(error, troubles) from error
