@@ -113,6 +113,8 @@ class Run(Generic[O]):
             if outcome is None:  # the timeout may be shorter than a question takes: ask once all the same
                 outcome = next(iter(await connected.store.outcomes([run_id])), None)
             if outcome is None:
+                if await connected.store.missing([run_id]):
+                    raise RunNotFound(run_id)
                 stands = await connected.lookout.missing(run_id) or "it goes on, and result() may be called again"
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:

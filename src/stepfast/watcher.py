@@ -24,9 +24,9 @@ from .worker.wakeups import Switchboard
 
 _FIRST = 0.01
 _MOST_AT_ONCE = 5000
-_GONE_AFTER, _GONE_EVERY = 1.0, 30.0
-"""Seconds of waiting after which it is looked whether the runs are there at all, and how often from then on: one that
-was removed has no end any more."""
+_GONE_AFTER, _GONE_EVERY = 1.0, 5.0
+"""Seconds of waiting for a run after which it is looked whether it is there at all, and how often from then on: one
+that was removed has no end any more."""
 
 
 class Watcher:
@@ -44,7 +44,8 @@ class Watcher:
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._over = False
-        self._gone_at = 0.0
+        self._gone_at: dict[str, float] = {}
+        """When to look whether a run is there at all."""
         switchboard.outcomes = self._ended_here
 
     async def wait(self, run_id: str, timeout: float | None) -> Outcome | None:
@@ -53,6 +54,7 @@ class Watcher:
             raise _closed(run_id)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, set()).add(future)
+        self._gone_at.setdefault(run_id, time.monotonic() + _GONE_AFTER)
         self._start()
         self._look.set()
         try:
@@ -64,6 +66,7 @@ class Watcher:
                 waiters.discard(future)
                 if not waiters:
                     del self._waiting[run_id]
+                    self._gone_at.pop(run_id, None)
 
     def drop(self) -> list[asyncio.Task[None]]:
         """Watch no more; whoever waits is told so. The task, to be cancelled."""
@@ -76,7 +79,6 @@ class Watcher:
         if self._task is None or self._task.done():
             self._switchboard.unsubscribe(self._woken)
             self._switchboard.subscribe(self._woken)
-            self._gone_at = time.monotonic() + _GONE_AFTER
             self._task = asyncio.create_task(self._watch(), name="stepfast-watch")
             self._task.add_done_callback(self._stopped)
 
@@ -134,14 +136,16 @@ class Watcher:
             for outcome in outcomes:
                 found = True
                 self._resolve(outcome)
-        if time.monotonic() >= self._gone_at:
-            await self._look_for_gone()
+        await self._look_for_gone()
         return found
 
     async def _look_for_gone(self) -> None:
-        """Whoever waits for a run that was removed is told so."""
-        self._gone_at = time.monotonic() + _GONE_EVERY
-        ids = [run_id for run_id, waiters in self._waiting.items() if not all(future.done() for future in waiters)]
+        """Whoever waits for a run that was removed is told so. Each run is looked for by itself, counted from when
+        something began to wait for it: another may have been waited for much longer."""
+        now = time.monotonic()
+        due = [run_id for run_id, at in self._gone_at.items() if at <= now]
+        self._gone_at.update(dict.fromkeys(due, now + _GONE_EVERY))
+        ids = [run_id for run_id in due if not all(future.done() for future in self._waiting.get(run_id, ()))]
         for start in range(0, len(ids), _MOST_AT_ONCE):
             with contextlib.suppress(DatabaseUnavailable, SchemaError):
                 for run_id in await self._store.missing(ids[start : start + _MOST_AT_ONCE]):
