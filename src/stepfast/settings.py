@@ -56,7 +56,8 @@ class Settings:
     backoff_jitter: float = 0.2
     """±20 %, so that a thousand runs which failed together do not come back together."""
     moment: float = 2.0
-    """A wait up to this long is kept in memory while slots are free; a longer one gives the slot back."""
+    """A wait up to this long is kept in memory while slots are free; a longer one gives the slot back. So does every
+    wait of a run that workers have died with: giving its slot back clears it."""
     drain: float = 2.5
     """``app.drain()`` stays for what is due within this long, whatever ``moment`` says: a short sleep, or the last of
     three attempts, which comes two seconds after the second, give or take a fifth."""
@@ -73,7 +74,7 @@ class Settings:
     busy_poll: float = 0.05
     """How often a worker without wake-ups asks for work while there is some."""
     max_losses: int = 5
-    """Losses without a new record between them before a run is a dead letter."""
+    """Losses without a new record or a wait between them before a run is a dead letter."""
     grace: float = 30.0
     """How long a stopping worker waits for running handlers before it gives their runs back."""
     concurrency: int = 100

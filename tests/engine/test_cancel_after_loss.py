@@ -25,7 +25,7 @@ async def tables(url: str) -> Any:
 async def lose(app: Stepfast, tables: Tables, name: str, losses: int) -> None:
     """A worker dies when the step has acted and before it is recorded."""
     await crash_at(app, outcome_of(name), written=False)
-    await tables.fetch("UPDATE [runs] SET losses = ? WHERE status = 'queued'", losses)
+    await tables.fetch("UPDATE [runs] SET losses = ?, unrecorded_losses = ? WHERE status = 'queued'", losses, losses)
 
 
 def order_of(app: Stepfast, calls: Calls) -> Any:
@@ -165,7 +165,7 @@ async def test_a_run_that_has_nothing_to_record_but_waits_ends(url: str, tables:
 
     async with app:
         run = await app.start(order)
-        await tables.fetch("UPDATE [runs] SET losses = 1")
+        await tables.fetch("UPDATE [runs] SET losses = 1, unrecorded_losses = 1")
         await run.cancel()
         async with app.worker():
             with pytest.raises(RunCancelled):
@@ -191,7 +191,9 @@ async def test_a_step_of_a_dag_is_finished_and_undone(url: str, tables: Tables, 
     async with app:
         run = await app.start(dag)
         await crash_at(app, lambda batch: any(move.settled for move in batch.transitions), written=False)
-        await tables.fetch("UPDATE [runs] SET losses = 1 WHERE status = 'queued' AND dag_id IS NOT NULL")
+        await tables.fetch(
+            "UPDATE [runs] SET losses = 1, unrecorded_losses = 1 WHERE status = 'queued' AND dag_id IS NOT NULL"
+        )
         await run.cancel()
         async with app.worker():
             with pytest.raises(RunCancelled):
@@ -215,7 +217,7 @@ async def test_a_task_that_fails_while_it_is_cancelled_has_no_attempt_more(
 
     async with app:
         run = await app.start(ship)
-        await tables.fetch("UPDATE [runs] SET losses = ?", losses)
+        await tables.fetch("UPDATE [runs] SET losses = ?, unrecorded_losses = ?", losses, losses)
         async with app.worker():
             with pytest.raises(RunCancelled):
                 await run.result(timeout=PATIENCE)

@@ -433,8 +433,8 @@ def test_a_step_released_in_a_held_run_is_held_with_it() -> None:
 
 def test_payloads_are_written_only_if_they_were_decided() -> None:
     run = Standing("1", status.QUEUED)
-    assert written(run)[-5:] == (False, None, None, False, None)
-    assert written(replace(run, output=None, error="e", output_format=1))[-5:] == (True, None, 1, True, "e")
+    assert written(run)[-6:-1] == (False, None, None, False, None)
+    assert written(replace(run, output=None, error="e", output_format=1))[-6:-1] == (True, None, 1, True, "e")
     assert "output" not in READ_COLUMNS and len(READ_COLUMNS) == len(asdict(run)) - 3
 
 

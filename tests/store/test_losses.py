@@ -160,10 +160,13 @@ async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene) -> No
         await scene.flush(waiting(run, 0))
         await scene.store.promote(10)
         [run] = await scene.claim()
-    assert (run.attempt, run.losses, run.claim) == (1, 1, 5)
+    assert (run.attempt, run.losses, run.claim) == (1, 0, 5)
+    await scene.store.give_back(scene.worker, [(run.id, run.claim)])
+    await scene.lose(run_id)
+    [run] = await scene.claim()
     await scene.flush(move(run, "queued", delay_ms=0, next_attempt=True, error="{}"))
     [run] = await scene.claim()
-    assert (run.attempt, run.losses) == (2, 1)
+    assert (run.attempt, run.losses, run.unrecorded_losses) == (2, 0, 2)
 
 
 async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
@@ -192,6 +195,76 @@ async def test_a_dead_letter_can_be_retried_with_a_clean_slate(scene: Scene) -> 
     await scene.store.retry(run_id)
     [run] = await scene.claim()
     assert (run.id, run.losses) == (run_id, 0)
+
+
+# -- what a wait clears --------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_came_to_a_wait_has_survived_its_claim(scene: Scene) -> None:
+    """Lone deaths, months apart, each after a wake-up: no number of them makes a dead letter."""
+    run_id = await scene.start()
+    for _ in range(6):
+        await scene.lose(run_id)
+        assert (await scene.info(run_id)).losses == 1
+        [run] = await scene.claim()
+        await scene.flush(waiting(run, 0))
+        assert (await scene.info(run_id)).losses == 0
+        await scene.store.promote(10)
+
+
+@pytest.mark.parametrize("claims", [1, 3])
+async def test_a_suspect_that_came_to_a_wait_is_a_suspect_no_more(scene: Scene, claims: int) -> None:
+    run_id = await scene.start()
+    await scene.rows.set(run_id, "losses", 4)
+    [run] = await scene.suspect()
+    await scene.flush(waiting(run, 0))
+    await scene.store.promote(10)
+    for _ in range(claims):
+        [run] = await scene.claim()
+        await scene.flush(waiting(run, 0))
+        await scene.store.promote(10)
+    assert (await scene.info(run_id)).losses == 0
+
+
+async def test_a_stop_of_the_worker_clears_nothing(scene: Scene) -> None:
+    """Its handlers were interrupted wherever they were; so they are by a pause."""
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    [run] = await scene.claim()
+    await scene.flush(move(run, "queued", delay_ms=0))  # as a stopping worker releases what it executes
+    again = await scene.again((await scene.claim())[0])  # as it gives back what it has not begun
+    await scene.flush(move(again, "paused"))
+    await scene.store.resume(run_id)
+    leaver = await scene.add_worker()
+    await scene.claim(worker=leaver)
+    await scene.store.unregister(leaver)
+    assert (await scene.info(run_id)).losses == 1
+
+
+async def test_an_attempt_that_failed_was_survived_too(scene: Scene) -> None:
+    """How often it is tried again has a limit of its own."""
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    [run] = await scene.claim()
+    await scene.flush(move(run, "queued", delay_ms=0, next_attempt=True, error="{}"))
+    assert (await scene.info(run_id)).losses == 0
+
+
+async def test_losses_since_the_last_record_are_counted_on_across_waits(scene: Scene) -> None:
+    """A step may have acted: only a record tells."""
+    run_id = await scene.start()
+    for expected in (1, 2, 3):
+        await scene.lose(run_id)
+        [run] = await scene.claim()
+        assert (run.losses, run.unrecorded_losses) == (1, expected)
+        await scene.flush(waiting(run, 0))
+        await scene.store.promote(10)
+    [run] = await scene.claim()
+    assert (run.losses, run.unrecorded_losses) == (0, 3)
+    await scene.flush(step(run, 0), waiting(run, 0, recorded=True))
+    await scene.store.promote(10)
+    [run] = await scene.claim()
+    assert (run.losses, run.unrecorded_losses) == (0, 0)
 
 
 # -- suspects ----------------------------------------------------------------------------------------------

@@ -132,13 +132,17 @@ def failed(run: Leaver, error: str, reason: str, cause: BaseException | None, fo
 
 def cancelled(run: Leaver) -> Transition:
     """Somebody cancelled it: that is its end, or the beginning of its undoing."""
-    undo, lost = run.ledger.has_undos(), run.claimed.losses
+    undo, claimed = run.ledger.has_undos(), run.claimed
+    error = None
+    if not run.ledger.recorded:
+        lost = claimed.losses, claimed.unrecorded_losses
+        error = may_have_acted(*lost, status.RUNNING, None, run.ledger.last_step())
     return Transition(
         run.run_id,
         run.claim,
         status.COMPENSATING if undo else status.CANCELLED,
         reason=status.REASON_CANCELLED,
-        error=None if run.ledger.recorded else may_have_acted(lost, status.RUNNING, None, run.ledger.last_step()),
+        error=error,
         recorded=run.ledger.recorded,
         forget=[] if undo else run.to_forget(None),
     )

@@ -24,7 +24,7 @@ def owes_record(execution: Execution) -> bool:
     """Whether the run has to come to a new record before it can be cancelled: its last worker died, perhaps after a
     step had acted, and only what is on record can be undone. A task has neither records nor undos."""
     return (
-        goes_on_first(execution.claimed.losses, status.RUNNING)
+        goes_on_first(execution.claimed.losses, execution.claimed.unrecorded_losses, status.RUNNING)
         and not execution.ledger.recorded
         and execution.workflow.kind in (WORKFLOW, DAG_STEP)
     )

@@ -1,9 +1,10 @@
 """An operator cancels a run, a parent its children, a dag run that fails its open steps.
 
 What a worker holds is only marked: its owner records the step in flight, then ends it. A run whose worker died needs
-care: a step may have acted, and nobody has its record, which its undo would need. So after one loss the run goes on to
-its next record first, and is undone then: the step is called again, as after every crash. After two losses the run is a
-suspect, and going on could cost another worker: it is cancelled at once, and says which step may have acted.
+care: a step may have acted, and there is no record of it, which its undo would need. So after a loss the run goes on to
+its next record first, and is undone then: the step is called again, as after every crash. A suspect (two losses since
+its last record or wait) could cost another worker if it went on: it is cancelled at once, and says which step may have
+acted.
 """
 
 from __future__ import annotations
@@ -46,13 +47,19 @@ def at_rest(run_status: str, waiting_for: str | None) -> bool:
     return run_status == status.WAITING and _BETWEEN_TRIES.isdisjoint((waiting_for or "").split(", "))
 
 
-def goes_on_first(losses: int, run_status: str, waiting_for: str | None = None) -> bool:
-    """Whether a run that nobody holds is to come to a new record before it is cancelled."""
-    return 0 < losses < SUSPECT_LOSSES and not at_rest(run_status, waiting_for)
+def goes_on_first(losses: int, unrecorded: int, run_status: str, waiting_for: str | None = None) -> bool:
+    """Whether a run is to come to a new record before it is cancelled: workers died with it since its last one
+    (``unrecorded``), and it is no suspect (``losses``)."""
+    return unrecorded > 0 and losses < SUSPECT_LOSSES and not at_rest(run_status, waiting_for)
 
 
 def may_have_acted(
-    losses: int, run_status: str, running: str | None, last: str | None, waiting_for: str | None = None
+    losses: int,
+    unrecorded: int,
+    run_status: str,
+    running: str | None,
+    last: str | None,
+    waiting_for: str | None = None,
 ) -> str | None:
     """The error of a suspect that is cancelled at once: which step may have acted, as far as rows can tell. ``running``
     is a step that was seen under way without an outcome, ``last`` the last one that has a record."""
@@ -63,8 +70,8 @@ def may_have_acted(
     else:
         step = "its first step" if last is None else f"the step after {last!r}"
     message = (
-        f"{step} may have acted: {losses} workers died with this run before a result was recorded. It was not undone: "
-        "look whether it happened, and undo it by hand"
+        f"{step} may have acted: {unrecorded} workers died with this run before a result was recorded. It was not "
+        "undone: look whether it happened, and undo it by hand"
     )
     return msgspec.json.encode({"type": "MayHaveActed", "message": message, "retryable": False}).decode()
 
@@ -80,7 +87,7 @@ def way_to_cancel(run: Standing, undoable: bool = False) -> Way:
         return "mark"
     if run.is_dag:
         return "undo" if run.ended else "fail"
-    if not run.ended and goes_on_first(run.losses, run.status, run.waiting_for):
+    if not run.ended and goes_on_first(run.losses, run.unrecorded_losses, run.status, run.waiting_for):
         return "first"
     return "undo" if undoable else "end"
 
@@ -92,7 +99,10 @@ def cancel(run: Standing, traces: Traces, now: int, number: int = 0) -> Standing
         return mark(run)
     if way == "first":
         return go_on_first(run, now, number)
-    error = None if run.ended else may_have_acted(run.losses, run.status, traces.running, traces.last, run.waiting_for)
+    error = None
+    if not run.ended:
+        losses = run.losses, run.unrecorded_losses
+        error = may_have_acted(*losses, run.status, traces.running, traces.last, run.waiting_for)
     told = run if error is None else replace(run, error=error)
     return begin_undo(told, now, number) if way == "undo" else end(told, traces.between, now)
 
@@ -102,7 +112,7 @@ def end_open_step(step: Standing, traces: Traces, now: int, number: int = 0) -> 
     is cancelled; if a worker holds it, it is marked. What it has completed of its own, and can be undone, is undone."""
     if step.held:
         return mark(step)
-    if goes_on_first(step.losses, step.status, step.waiting_for):
+    if goes_on_first(step.losses, step.unrecorded_losses, step.status, step.waiting_for):
         return go_on_first(step, now, number)
     if step.begun and traces.undoable:
         return begin_undo(step, now, number)

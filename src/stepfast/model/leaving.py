@@ -27,7 +27,7 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
     way = _way(move, aim, asked, woken, due, now)
     waits = way == "later" or (way == "paused" and aim == status.WAITING and not woken)
     deadline = None if move.status == status.COMPENSATING else run.deadline_at
-    losses = 0 if move.recorded or move.status == status.COMPLETED else run.losses
+    cleared = move.recorded or move.status == status.COMPLETED or survived(move)
     tried_again = asked != status.ASK_CANCEL or move.owes_record
     return replace(
         run,
@@ -44,7 +44,8 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
         awaits=move.awaits if way == "later" or (way == "paused" and not woken) else None,
         linger_ms=run.linger_ms if way == "ended" else move.linger_ms,
         attempt=run.attempt + (move.next_attempt and tried_again),
-        losses=losses,
+        losses=0 if cleared else run.losses,
+        unrecorded_losses=0 if move.recorded else run.unrecorded_losses,
         undoing=undoing,
         completed_at=now if way == "ended" else None,
         version=move.version or run.version,
@@ -53,6 +54,15 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
         output_format=move.format,
         error=UNSET if move.error is None and move.status != status.COMPLETED else move.error,
     )
+
+
+def survived(move: Transition) -> bool:
+    """Whether the code came by itself to a point where it needs no worker: a wait, or the end of an attempt that is
+    followed by another. Then its worker has not died of this claim, and the losses before it no longer count. A worker
+    that stops, or an operator who pauses, interrupts the code wherever it is, which proves nothing; nor does a step of
+    a dag that waits for its graph: its code has not begun."""
+    waits = move.status in (status.WAITING, status.COMPENSATING) and move.waiting_for is not None
+    return move.next_attempt or (waits and move.waiting_for != status.WAITING_GRAPH)
 
 
 def _woken(run: Standing, move: Transition) -> bool:
@@ -104,8 +114,8 @@ def kept_for_retry(move: Transition) -> str | None:
 
 
 def give_back(run: Standing, recorded: bool, now: int, number: int = 0) -> Standing:
-    """A run is ready again at once: nobody knows of the claim, or the worker stops. It has neither an attempt nor a
-    loss more; and if this claim made a record, the losses before it no longer count."""
+    """A run is ready again at once: the claim is unknown to its worker, or the worker stops. It has neither an attempt
+    nor a loss more; and if this claim made a record, the losses before it no longer count."""
     return replace(
         run,
         status=run.at_rest,
@@ -113,4 +123,5 @@ def give_back(run: Standing, recorded: bool, now: int, number: int = 0) -> Stand
         place=place_at(now, number),
         visible_at=run.deadline_at,
         losses=0 if recorded else run.losses,
+        unrecorded_losses=0 if recorded else run.unrecorded_losses,
     )

@@ -146,6 +146,8 @@ class Claimed(Struct, gc=False):
     """What the random values of the run are made from; a secret."""
     trace: str | None = None
     """The same; since a worker let go of it, as its observers left it."""
+    unrecorded_losses: int = 0
+    """Workers that died with it since its last record."""
     records: list[StepRecord] = field(default_factory=list)
     complete: bool = True
     """Whether ``records`` is the whole history, or pages are missing."""

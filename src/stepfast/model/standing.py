@@ -65,6 +65,9 @@ class Standing(Struct, gc=False):
     attempt: int = 0
     first_attempt: int = 1
     losses: int = 0
+    """Workers that died with it since it last made a record or came to a wait."""
+    unrecorded_losses: int = 0
+    """Workers that died with it since its last record: a step may have acted of which there is none."""
     undoing: bool = False
     failing: bool = False
     pending: int = 0
@@ -160,5 +163,5 @@ def written(run: Standing) -> tuple[Any, ...]:
         run.linger_ms, run.attempt, run.first_attempt, run.losses, run.undoing, run.failing, run.pending, run.met,
         run.ready_at, run.completed_at, run.version, run.forget,
         run.output is not UNSET, None if run.output is UNSET else run.output, run.output_format,
-        run.error is not UNSET, None if run.error is UNSET else run.error,
+        run.error is not UNSET, None if run.error is UNSET else run.error, run.unrecorded_losses,
     )  # fmt: skip

@@ -4,7 +4,7 @@ When a worker dies nobody knows which of its runs was to blame, so each of them 
 run is a suspect. A worker tries suspects in groups, and the more losses they have, the smaller are the groups: half of
 its slots at first, then fewer by equal ratios, and alone for the last time before a run would be a dead letter. So the
 one that kills its process takes fewer neighbours along each time, and dies alone in the end. The others clear
-themselves by their first new record, which makes room for the next.
+themselves by their first new record, or by coming to a wait, which makes room for the next.
 
 Everything is worked out from the losses in the rows: no worker has to know what others try.
 """
@@ -16,6 +16,12 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from ..settings import SUSPECT_LOSSES
+
+
+def may_wait_in_memory(losses: int) -> bool:
+    """Whether a run may keep its slot while it waits for a moment. One that workers have died with gives it back at its
+    first wait: that clears it, while the death of its worker for another reason would count as one more loss."""
+    return losses == 0
 
 
 def group_size(losses: int, max_losses: int, slots: int) -> int:

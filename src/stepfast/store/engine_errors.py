@@ -11,4 +11,6 @@ def _error(kind: str, message: str) -> str:
 
 DEADLINE_ERROR = _error("DeadlineExceeded", "the run did not end before its deadline")
 EXPIRED_ERROR = _error("Expired", "no worker picked the run up within its expires_in")
-LOST_ERROR = _error("WorkersLost", "too many workers died while executing this run, without a new record between them")
+LOST_ERROR = _error(
+    "WorkersLost", "too many workers died while executing this run, without a new record or a wait between them"
+)

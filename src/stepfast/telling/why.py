@@ -351,8 +351,8 @@ def _ended(run: RunInfo, of_dag: Sequence[StepInfo]) -> str:
         return f"It was cancelled {when}; {again} queues it again."
     if run.reason == status.REASON_LOST:
         return (
-            f"It is a dead letter: {count(run.losses, 'worker')} died while executing it, without a new record in "
-            f"between. Find out what kills them (memory? a native crash?), then {again}. {cancel}"
+            f"It is a dead letter: {count(run.losses, 'worker')} died while executing it, without a new record or "
+            f"a wait in between. Find out what kills them (memory? a native crash?), then {again}. {cancel}"
         )
     if run.reason == status.REASON_NON_DETERMINISM:
         return (

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from ..engine.execution import Execution
-from ..model.suspects import room_for_suspects
+from ..model.suspects import may_wait_in_memory, room_for_suspects
 from ..settings import SUSPECT_LOSSES
 from .handler_threads import HandlerThreads
 from .kit import Kit
@@ -51,7 +51,7 @@ class Slots:
 
     def suspect_room(self) -> list[int]:
         """How many more runs that workers have died with may come in. Those that have made a new record have cleared
-        themselves, and those whose handler is done can do no harm any more."""
+        themselves (those that came to a wait have left), and those whose handler is done can do no harm any more."""
         unproved = [
             execution.claimed.losses
             for execution in self.running.values()
@@ -114,8 +114,9 @@ class Slots:
 
     def may_linger(self, execution: Execution) -> bool:
         """Whether a run may wait in memory: as long as its slot is not wanted. In a limited queue it counts over
-        all workers, and gives it back at once."""
-        if self.has_room and not execution.claimed.limited:
+        all workers, and gives it back at once; so does a run that workers have died with."""
+        claimed = execution.claimed
+        if self.has_room and not claimed.limited and may_wait_in_memory(claimed.losses):
             self._lingering[execution] = None
             return True
         return False

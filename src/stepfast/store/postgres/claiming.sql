@@ -32,7 +32,8 @@ FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
+          r.unrecorded_losses;
 
 -- name: claim_lanes
 -- The same over many lanes: the first of each, then the first of these, and only what is taken is locked.
@@ -72,7 +73,8 @@ FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
+          r.unrecorded_losses;
 
 -- name: claim_suspects
 -- A group of runs that workers have died with, of the workflows this worker knows. Only those with the fewest losses, so
@@ -111,7 +113,8 @@ FROM sized p WHERE r.id = p.id AND p.before < $7::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
+          r.unrecorded_losses;
 
 -- name: count_suspects
 -- How many runs that workers have died with are ready, by queue and workflow.
@@ -123,7 +126,8 @@ GROUP BY queue, workflow ORDER BY queue, workflow;
 SELECT r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
        r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, 0::bigint AS place,
        NULL AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id, {now} AS now_ms,
-       r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace
+       r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
+          r.unrecorded_losses
 FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
 
 -- name: history

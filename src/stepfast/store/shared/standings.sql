@@ -21,15 +21,16 @@ SET status = c.status, reason = c.reason, waiting_for = c.waiting_for, asked = c
     completed_at = c.completed_at, version = c.version, forget = c.forget,
     output = CASE WHEN c.has_output THEN c.output ELSE r.output END,
     output_format = CASE WHEN c.has_output THEN c.output_format ELSE r.output_format END,
-    error = CASE WHEN c.has_error THEN c.error ELSE r.error END
+    error = CASE WHEN c.has_error THEN c.error ELSE r.error END, unrecorded_losses = c.unrecorded_losses
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[], $7::integer[], $8::bigint[],
             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::integer[], $15::integer[],
             $16::integer[], $17::integer[], $18::integer[], $19::integer[], $20::integer[], $21::boolean[],
             $22::boolean[], $23::integer[], $24::integer[], $25::bigint[], $26::bigint[], $27::text[], $28::text[],
-            $29::boolean[], $30::text[], $31::smallint[], $32::boolean[], $33::text[])
+            $29::boolean[], $30::text[], $31::smallint[], $32::boolean[], $33::text[], $34::integer[])
      AS c(id, status, reason, waiting_for, asked, held, claim, place, visible_at, deadline_at, expires_at, held_due,
           paused_at, wakes, ends, awaits, linger_ms, attempt, first_attempt, losses, undoing, failing, pending, met,
-          ready_at, completed_at, version, forget, has_output, output, output_format, has_error, error)
+          ready_at, completed_at, version, forget, has_output, output, output_format, has_error, error,
+          unrecorded_losses)
 WHERE r.id = c.id;
 
 -- name: prioritize

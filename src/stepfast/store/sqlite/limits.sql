@@ -117,7 +117,7 @@ FROM picked AS p WHERE r.id = p.id AND r.place IS NOT NULL;
 SELECT json_group_array(json_array(
     id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
     timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}, dag_id, dag_step, graph,
-    ready_at, failing, reason, seed, trace))
+    ready_at, failing, reason, seed, trace, unrecorded_losses))
 FROM {prefix}runs WHERE worker = ? AND token = ?;
 
 -- name: prune_starts

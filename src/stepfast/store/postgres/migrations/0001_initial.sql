@@ -103,7 +103,7 @@ CREATE TABLE {schema}.runs (
     attempt         integer NOT NULL DEFAULT 0,   -- tries of the code
     first_attempt   integer NOT NULL DEFAULT 1,   -- where the present budget of attempts began (an operator's retry)
     max_attempts    integer,              -- null: the definition's
-    losses          integer NOT NULL DEFAULT 0,   -- workers that died with it since its last new record
+    losses          integer NOT NULL DEFAULT 0,   -- workers that died with it since its last new record or wait
     timeout_ms      bigint,
     deadline_ms     bigint,               -- the length of the deadline, which a retry has anew
     deadline_at     bigint,

@@ -14,6 +14,9 @@
 --               queued, running or waiting, and no longer has a deadline.
 --   held_due    for a paused run: when it would have been due.
 --   origin_id   the run that this one continues or repeats.
+--   unrecorded_losses   workers that died with it since its last new record. `losses` are those since that record or
+--               since the run last came to a wait: by the one a dead letter is known, by the other that a step may have
+--               acted of which there is no record.
 --
 -- A STEP may now be open: with the status `waiting` its row is what was decided when it began (until when it sleeps,
 -- that a child was started), and is replaced, once, by the outcome. `undo` names the function that undoes it,
@@ -27,7 +30,8 @@ ALTER TABLE {schema}.runs
     ADD COLUMN undoing   boolean NOT NULL DEFAULT false,
     ADD COLUMN reply_to  uuid,
     ADD COLUMN origin_id uuid,
-    ADD COLUMN held_due  bigint;
+    ADD COLUMN held_due  bigint,
+    ADD COLUMN unrecorded_losses integer NOT NULL DEFAULT 0;
 
 ALTER TABLE {schema}.steps
     ADD COLUMN undo text,

@@ -5,7 +5,8 @@
 -- A run counts the ends of its children that were delivered to it (`ends`), and sleeps until there are `awaits` of them; then
 -- it gathers more for `linger_ms`. `reply_to` is the id under which its own parent waits for its end, `origin_id` the run
 -- that it continues. `undoing` is set once its completed steps are being undone, and stays. `held_due` is when a paused run
--- would have been due. A step names its `undo` and the
+-- would have been due. `unrecorded_losses` are the workers that died with it since its last new record, `losses` those since
+-- that record or since it last came to a wait. A step names its `undo` and the
 -- `mail` that it took; a failed try says when the next is due. Mail that was only inserted, by
 -- whoever could not or must not touch the run's row, is not `delivered`; the index holds just that.
 
@@ -16,6 +17,7 @@ ALTER TABLE {prefix}runs ADD COLUMN undoing INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE {prefix}runs ADD COLUMN reply_to TEXT;
 ALTER TABLE {prefix}runs ADD COLUMN origin_id TEXT;
 ALTER TABLE {prefix}runs ADD COLUMN held_due INTEGER;
+ALTER TABLE {prefix}runs ADD COLUMN unrecorded_losses INTEGER NOT NULL DEFAULT 0;
 
 ALTER TABLE {prefix}steps ADD COLUMN undo TEXT;
 ALTER TABLE {prefix}steps ADD COLUMN mail TEXT;
