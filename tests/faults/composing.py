@@ -33,9 +33,12 @@ MIX = {
 
 LISTENERS = {
     "listening": ("word",), "impatient": ("word",), "racing": ("word",), "duet": ("left", "right"),
-    "waiting_def": ("word",), "relay": ("word",),
+    "waiting_def": ("word",), "relay": ("word",), "longing": ("word",),
 }  # fmt: skip
 """Workflows that wait for signals until they are told to stop, and the names of these."""
+
+PATIENT = {"listening": 6, "duet": 2, "waiting_def": 2, "longing": 3, "hoping": 3, "dozing": 1, "asking": 1}
+"""Workflows that do little but wait: for a signal, two at once, a race with a sleep, a child, a time, a check."""
 
 NEEDED = {"relay": 2}
 """How many signals it takes to be done with one of them, where not one."""
@@ -156,6 +159,27 @@ def add_to(
             elif lap % 3 == 2:
                 notes.seen.update(mine.seen)
             lap += 1
+        return notes.told()
+
+    @app.workflow
+    async def longing(ctx: Context, pause: float) -> dict[str, Any]:
+        """Not in the mix: races between a signal and a sleep that is longer than any storm."""
+        notes = Notes()
+        word = ""
+        while not word.startswith(STOP):
+            runners: dict[str, DurableCall[Any]] = {
+                "word": ctx.wait_signal("word", type=str), "nap": ctx.sleep(3600),
+            }  # fmt: skip
+            winner, word = await ctx.first(**runners)
+            notes.lost += [key_of(runner) for name, runner in runners.items() if name != winner]
+            notes.seen[key_of(runners[winner])] = word
+        return notes.told()
+
+    @app.workflow
+    async def hoping(ctx: Context, pause: float) -> dict[str, Any]:
+        """Not in the mix: a child that waits for signals."""
+        notes = Notes()
+        await notes.see(ctx.call("listening", pause))
         return notes.told()
 
     @app.workflow

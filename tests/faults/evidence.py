@@ -263,6 +263,8 @@ class Evidence:
     """Worker id → process id, of all that ever registered."""
     may_fail: frozenset[str] = frozenset()
     """Workflows whose code may fail for good; any other must complete."""
+    culprits: frozenset[str] = frozenset()
+    """Workflows that kill their process; any other is innocent of the deaths of its workers."""
     may_undo: frozenset[str] = frozenset()
     """Workflows that may fail and be undone."""
     may_fail_to_undo: frozenset[str] = frozenset()

@@ -39,6 +39,7 @@ class Story:
         self.evidence = Evidence(
             workers={"w": 100},
             may_fail=frozenset({"brittle"}),
+            culprits=frozenset({"brittle"}),
             may_undo=frozenset({"trip"}),
             may_fail_to_undo=frozenset({"sour"}),
         )

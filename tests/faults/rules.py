@@ -19,6 +19,17 @@ NEVER_UNDONE = frozenset({"workers_lost", "non_determinism"})
 """Reasons for which a failed run keeps what it did."""
 
 
+# -- dead letters --------------------------------------------------------------------------------------------------
+
+
+def dead_letters(evidence: Evidence, case: Case) -> Iterator[Violation]:
+    """No innocent run ends with ``workers_lost``, however many workers were killed while they had it."""
+    row = case.row
+    if row is not None and row.reason == "workers_lost" and row.workflow not in evidence.culprits:
+        text = f"{row.workflow} kills nobody, and ended {row.status} ({row.reason})"
+        yield Violation("innocent dead letter", case.id, text)
+
+
 # -- sleeps, values and rows ---------------------------------------------------------------------------------------
 
 
@@ -403,5 +414,5 @@ def _links(evidence: Evidence, cases: Cases) -> dict[str, list[str]]:
     return found
 
 
-OF_ONE = (slept, values, rows, undone)
+OF_ONE = (dead_letters, slept, values, rows, undone)
 OF_ALL = (wishes, children, chains, signals)

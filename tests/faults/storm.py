@@ -26,7 +26,7 @@ from tests.faults.checker import check, false_losses
 from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault, Seen
 from tests.faults.ledger import Ledger, now
 from tests.faults.story import tell
-from tests.faults.workload import MAY_FAIL, MOMENT, make_app, start_one
+from tests.faults.workload import CULPRITS, MAY_FAIL, MOMENT, make_app, start_one
 from tests.support.nursery import Child, nursery
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -301,6 +301,14 @@ class Storm:
                 await self.start(each, pause)
             await asyncio.sleep(0.05 if backlog < 150 else 0.3)
 
+    async def keep_waking(self, pause: float = 0.03) -> None:
+        """Send signals that the runs do not wait for."""
+        sender = Sender(self.app, self.ledger, "passer-by", within=0)
+        runs = [start.run for start in self.ledger.starts()]
+        while True:
+            await sender.send(random.choice(runs), "noise")
+            await asyncio.sleep(pause)
+
     def bystanders(self) -> list[Awaitable[None]]:
         """Senders of signals, and an operator."""
         senders = [keep_signalling(self.app, self.ledger, f"sender {number}") for number in range(4)]
@@ -387,6 +395,7 @@ class Storm:
             signals=self.ledger.signals(),
             wishes=self.ledger.wishes(),
             may_fail=MAY_FAIL,
+            culprits=CULPRITS,
             may_undo=composing.MAY_UNDO,
             may_fail_to_undo=composing.MAY_FAIL_TO_UNDO,
             cut=self.cut,

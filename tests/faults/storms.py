@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.faults import composing
 from tests.faults.storm import ENOUGH, TOTALS, Process, Storm, every, meanwhile
 from tests.support.false_time import off_by
 from tests.support.postgres import PrivatePostgres
@@ -37,6 +39,25 @@ async def kills(url: str, folder: Path, seconds: float) -> None:
         async with meanwhile(every(1.0, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
         await storm.verdict(runs=ENOUGH)
+
+
+async def patience(url: str, folder: Path, seconds: float, *, kills: int = 8, workers: int = 3, runs: int = 40) -> None:
+    """Runs that do little but wait are woken by what they do not wait for, and workers are killed while they do: at
+    least so many, however slow the machine. As users have it: what waits for a moment stays in memory, as slots are
+    free, and a few losses are a dead letter."""
+    async with Storm(url, folder, lease=LEASE, moment=2.0, max_losses=5) as storm:
+        await storm.launch_ready(workers, concurrency=100)
+        workflows = random.choices(list(composing.PATIENT), list(composing.PATIENT.values()), k=runs)
+        for workflow, count in Counter(workflows).items():
+            await storm.start_some(workflow, count)
+        async with meanwhile(storm.keep_waking()):
+            until, killed = time.monotonic() + seconds, 0
+            while time.monotonic() < until or killed < kills:
+                await asyncio.sleep(random.uniform(0.1, 0.3))
+                storm.kill(random.choice(storm.workers))
+                killed += 1
+                await storm.launch_ready(concurrency=100)
+        await storm.verdict(runs=runs)
 
 
 async def hostile(url: str, folder: Path, seconds: float) -> None:

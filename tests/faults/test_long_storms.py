@@ -19,6 +19,10 @@ async def test_workers_are_killed(storm_url: str, tmp_path: Path) -> None:
     await storms.kills(storm_url, tmp_path / "ledger", SECONDS)
 
 
+async def test_workers_are_killed_while_their_runs_wait(storm_url: str, tmp_path: Path) -> None:
+    await storms.patience(storm_url, tmp_path / "ledger", SECONDS, kills=40)
+
+
 async def test_frozen_workers_come_back(storm_url: str, tmp_path: Path) -> None:
     await storms.zombies(storm_url, tmp_path / "ledger", SECONDS)
 

@@ -40,6 +40,10 @@ def test_a_story_without_violations() -> None:
 # -- one change each, and what it must be called -------------------------------------------------------------------
 
 
+def bury_an_innocent(e: Evidence) -> None:
+    change_run(e, "sleeper", status="failed", reason="workers_lost")
+
+
 def wake_too_early(e: Evidence) -> None:
     change_step(e, "sleeper", ("", 1), output='{"for": 1020}')
 
@@ -390,6 +394,7 @@ def call_a_transaction_twice(e: Evidence) -> None:
 
 
 VIOLATIONS: list[tuple[Callable[[Evidence], None], str]] = [
+    (bury_an_innocent, "innocent dead letter"),
     (wake_too_early, "slept too short"),
     (wake_before_the_hour, "slept too short"),
     (decide_a_sleep_twice, "record changed"),

@@ -1,4 +1,4 @@
-"""Short storms: a few seconds each. One of them is part of `make test`, beside the one over dags and the kills of
+"""Short storms: a few seconds each. Two of them are part of `make test`, beside the one over dags and the kills of
 tests/worker; the others are part of `make test-all`. The long ones are in test_long_storms.py."""
 
 from __future__ import annotations
@@ -46,3 +46,8 @@ async def test_the_network_resets_stalls_and_loses_replies(
 @pytest.mark.enough_on("sqlite")
 async def test_hostile_settings(storm_url: str, tmp_path: Path) -> None:
     await storms.hostile(storm_url, tmp_path / "ledger", SECONDS)
+
+
+@pytest.mark.enough_on("sqlite")
+async def test_workers_are_killed_while_their_runs_wait(storm_url: str, tmp_path: Path) -> None:
+    await storms.patience(storm_url, tmp_path / "ledger", 0, kills=8, workers=1, runs=12)

@@ -43,7 +43,10 @@ MIX = {
 }  # fmt: skip
 """How often each workflow is started."""
 
-MAY_FAIL = frozenset({"unlucky", "poison"}) | composing.MAY_FAIL
+CULPRITS = frozenset({"poison"})
+"""Workflows that kill their process."""
+
+MAY_FAIL = frozenset({"unlucky"}) | CULPRITS | composing.MAY_FAIL
 
 
 def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logger | None = None) -> Stepfast:
