@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import IO, Any
 
 import msgspec
 
 from .errors import ConfigurationError
 from .model.keeping import Ended, Try
+from .model.moments import moment
 from .model.records import StepRecord
 from .model.rows import DagStepRow, RunRow
 from .settings import FORMAT
@@ -215,7 +215,7 @@ def _times(row: object, names: Iterable[str]) -> dict[str, str | None]:
 def _time(milliseconds: int | None) -> str | None:
     if milliseconds is None:
         return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    return moment(milliseconds).isoformat(timespec="milliseconds")
 
 
 def _payload(text: str | None, form: int) -> Any:

@@ -9,9 +9,10 @@ from .engine.matching import UNDO
 from .engine.remote_call import REMOTE
 from .model import remote_steps as remote
 from .model import status
+from .model.moments import moment
 from .model.records import StepRecord
 from .model.remote_steps import RemoteStep
-from .model.ticks import clock, instant
+from .model.ticks import clock
 from .reports import Activity, StepInfo
 
 Address = tuple[str, int]
@@ -83,9 +84,9 @@ def _where(row: RemoteStep) -> str | None:
     """Where a step is that is not over."""
     attempt = f"attempt {row.attempt} of {row.retries + 1}" if row.retries else "it"
     if row.state == remote.SENT:
-        return f"{attempt} was sent to group {row.group!r} at {clock(instant(row.dispatched_at))}"
+        return f"{attempt} was sent to group {row.group!r} at {clock(moment(row.dispatched_at))}"
     if row.state == remote.OUTBOX and row.due_at is not None:
-        return f"{attempt} is to be sent to group {row.group!r} at {clock(instant(row.due_at))}"
+        return f"{attempt} is to be sent to group {row.group!r} at {clock(moment(row.due_at))}"
     return "its outcome is there, and will be recorded" if row.state == remote.SETTLED else None
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from .engine.children import STARTS
-from .engine.failure import decode_error
+from .engine.failure import shown_error
 from .engine.matching import UNDO
 from .engine.races import Winners, lost_to
-from .engine.sleeping import SLEEP, wakes_at
+from .engine.sleeping import SLEEP, planned_end
 from .engine.undo import UNDO_BRANCH
 from .engine.workflow import DAG_STEP
 from .errors import sentence
 from .model import status
 from .model.graph import Graph
 from .model.ids import child_id
+from .model.moments import moment, moment_or_none, span
 from .model.payload import Payloads
 from .model.records import RUN_ITSELF, StepRecord
 from .model.rows import ActivityRow, DagStepRow, ExecutorRow, ProgressRow, RunRow
@@ -194,8 +195,8 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         status=row.status,
         reason=row.reason,
         waiting_for=row.waiting_for,
-        input=payloads.plain(row.input, row.format, "the input"),
-        output=payloads.plain(row.output, row.output_format or row.format, "the output"),
+        input=payloads.shown(row.input, row.format, "the input"),
+        output=payloads.shown(row.output, row.output_format or row.format, "the output"),
         error=_error(row.error, row.output_format or row.format, payloads),
         attempt=row.attempt,
         max_attempts=row.max_attempts,
@@ -204,18 +205,18 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         key=row.key,
         tags=row.tags,
         parent=row.parent_id,
-        created_at=_required_time(row.created_at),
-        started_at=_time(row.started_at),
-        completed_at=_time(row.completed_at),
-        deadline=_time(row.deadline_at),
-        due_at=None if row.ready else _time(row.visible_at),
-        expires_at=_time(row.expires_at),
+        created_at=moment(row.created_at),
+        started_at=moment_or_none(row.started_at),
+        completed_at=moment_or_none(row.completed_at),
+        deadline=moment_or_none(row.deadline_at),
+        due_at=None if row.ready else moment_or_none(row.visible_at),
+        expires_at=moment_or_none(row.expires_at),
         worker=row.worker,
         ready=row.ready,
         asked=row.asked,
         origin=row.origin_id,
-        read_at=_required_time(row.now_ms),
-        paused_at=_time(row.paused_at),
+        read_at=moment(row.now_ms),
+        paused_at=moment_or_none(row.paused_at),
         concurrency_key=row.concurrency_key,
         left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
         executed_by=None if row.executed_by is None else ExecutedBy(row.executed_by, row.host, row.pid),
@@ -242,8 +243,9 @@ def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
     own."""
     if row.status == status.WAITING:
         until = run.completed_at or run.now_ms
-        if row.kind == SLEEP and wakes_at(row) <= until:
-            return status.COMPLETED, wakes_at(row)
+        over = planned_end(row) if row.kind == SLEEP else None
+        if over is not None and over <= until:
+            return status.COMPLETED, over
         return (status.CANCELLED, until) if run.status in status.TERMINAL else (status.WAITING, None)
     return _UNDO_WORDS.get(row.status, row.status) if row.kind == UNDO else row.status, row.completed_at
 
@@ -258,11 +260,11 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
         status=where,
         detail=None,
         data=None,
-        output=payloads.plain(row.output, row.format, f"the output of step {row.name!r}"),
+        output=payloads.shown(row.output, row.format, f"the output of step {row.name!r}"),
         error=_error(row.error, row.format, payloads),
         attempts=row.attempts,
-        started_at=_required_time(row.started_at),
-        completed_at=_time(ended),
+        started_at=moment(row.started_at),
+        completed_at=moment_or_none(ended),
         line=row.line,
         undo=row.undo,
         child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
@@ -272,26 +274,32 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
     )
 
 
+UNKNOWN = "unknown"
+"""The kind of what claims to be a step of a dag run, and is not."""
+
+
 def dag_step_info(
     row: DagStepRow, number: int, graph: Graph, payloads: Payloads, executed_by: ExecutedBy | None
 ) -> StepInfo:
-    """A step of a dag run; one that is ready, or is to be tried again, waits."""
+    """A step of a dag run; one that is ready, or is to be tried again, waits. A row that names the run, and is none of
+    the steps that its graph has, is told with a kind of its own."""
+    declared = graph.dag_steps.get(row.name)
     return StepInfo(
-        name=row.name,
-        kind=DAG_STEP,
+        name=row.name or "",
+        kind=UNKNOWN if declared is None else DAG_STEP,
         branch="",
         position=number,
         status=status.WAITING if row.status == status.QUEUED else row.status,
         detail=row.waiting_for or row.reason,
         data=None,
-        output=payloads.plain(row.output, row.format, f"the output of step {row.name!r}"),
+        output=payloads.shown(row.output, row.format, f"the output of step {row.name!r}"),
         error=_error(row.error, row.format, payloads),
         attempts=row.attempt,
-        started_at=_time(row.started_at),
-        completed_at=_time(row.completed_at),
-        undo=graph.dag_steps[row.name].undo,
+        started_at=moment_or_none(row.started_at),
+        completed_at=moment_or_none(row.completed_at),
+        undo=None if declared is None else declared.undo,
         child=row.id,
-        number=graph.numbers[row.name],
+        number=graph.numbers.get(row.name),
         executed_by=executed_by,
     )
 
@@ -304,11 +312,11 @@ def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy 
         position=row.position,
         status=status.COMPENSATING if row.branch == UNDO_BRANCH else status.RUNNING,
         detail=row.detail,
-        data=payloads.plain(row.data, row.format, "the data of ctx.progress"),
+        data=payloads.shown(row.data, row.format, "the data of ctx.progress"),
         output=None,
         error=None,
         attempts=0,
-        started_at=_required_time(row.started_at),
+        started_at=moment(row.started_at),
         completed_at=None,
         executed_by=executed_by,
     )
@@ -352,7 +360,7 @@ def waiting_steps(
             output=None,
             error=_error(row.error, row.format, payloads),
             attempts=row.number,
-            started_at=_required_time(row.started_at),
+            started_at=moment(row.started_at),
             completed_at=None,
             executed_by=executors.of(row.claim),
         )
@@ -371,11 +379,11 @@ def activity_info(
         position=None if row.position == RUN_ITSELF else row.position,
         attempt=row.number if row.position != RUN_ITSELF else row.attempt,
         status=row.status,
-        parameters=payloads.plain(row.arguments, row.format, "arguments"),
-        result=payloads.plain(row.output, row.format, "a result"),
+        parameters=payloads.shown(row.arguments, row.format, "arguments"),
+        result=payloads.shown(row.output, row.format, "a result"),
         error=_error(row.error, row.format, payloads),
-        started_at=_required_time(row.started_at),
-        duration=timedelta(milliseconds=row.completed_at - row.started_at),
+        started_at=moment(row.started_at),
+        duration=span(row.completed_at - row.started_at),
         id=f"{run_id}:{row.branch}:{row.position}:{row.attempt}:{row.number}",
         executed_by=executors.of(row.claim),
     )
@@ -384,13 +392,5 @@ def activity_info(
 def _error(text: str | None, format_: int, payloads: Payloads) -> ErrorInfo | None:
     if text is None:
         return None
-    found = decode_error(text, format_, payloads)
+    found = shown_error(text, format_, payloads)
     return ErrorInfo(found["type"], found["message"], found["traceback"])
-
-
-def _required_time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _time(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else _required_time(milliseconds)

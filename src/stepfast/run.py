@@ -226,7 +226,7 @@ class Run(Generic[O]):
         await self._row()
         found = await (await self._connect()).store.values(self.id)
         return {
-            key: self._payloads.plain(text, format_, f"the value of {key!r}")
+            key: self._payloads.shown(text, format_, f"the value of {key!r}")
             for key, text, format_ in found
             if not key.startswith(OWN_KEYS)
         }

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from .errors import ConfigurationError
+from .model.moments import moment, moment_or_none
 from .model.payload import Payloads
 from .model.schedules import ScheduleRow
-from .model.ticks import instant, milliseconds, next_tick, timetable
+from .model.ticks import milliseconds, next_tick, timetable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ScheduleInfo:
         """The next ticks, or those after a time; also of one that is paused or sleeps."""
         every_ms = None if self.every is None else round(self.every * 1000)
         ticks = timetable(self.cron, every_ms, self.tz, milliseconds(self.created_at))
-        return [instant(tick) for tick in islice(ticks.after(milliseconds(after or self.read_at)), count)]
+        return [moment(tick) for tick in islice(ticks.after(milliseconds(after or self.read_at)), count)]
 
 
 def schedule_info(row: ScheduleRow, declared: Collection[str], payloads: Payloads) -> ScheduleInfo:
@@ -65,8 +66,8 @@ def schedule_info(row: ScheduleRow, declared: Collection[str], payloads: Payload
         every=None if row.every_ms is None else row.every_ms / 1000,
         tz=row.tz,
         paused=row.paused,
-        next_at=_time(_coming(row)),
-        last_at=_time(row.last_at),
+        next_at=moment_or_none(_coming(row)),
+        last_at=moment_or_none(row.last_at),
         last_run=row.last_run,
         missed=row.missed,
         overlap=row.overlap,
@@ -76,8 +77,8 @@ def schedule_info(row: ScheduleRow, declared: Collection[str], payloads: Payload
         error=row.error,
         input=_readable(row, payloads),
         options=_options(row),
-        created_at=instant(row.created_at),
-        read_at=instant(row.now_ms),
+        created_at=moment(row.created_at),
+        read_at=moment(row.now_ms),
     )
 
 
@@ -101,10 +102,6 @@ def _options(row: ScheduleRow) -> dict[str, Any]:
 def _readable(row: ScheduleRow, payloads: Payloads) -> Any:
     """One schedule that cannot be read must not keep the others from being listed."""
     try:
-        return payloads.plain(row.input, row.format, "the input")
+        return payloads.shown(row.input, row.format, "the input")
     except Exception as error:  # also whatever the application's codec raises
         return f"(cannot be read: {type(error).__name__})"
-
-
-def _time(at: int | None) -> datetime | None:
-    return None if at is None else instant(at)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ..model.ids import check_id
-from ..model.ticks import clock, instant
+from ..model.moments import moment
+from ..model.ticks import clock
 from ..store.audit import AuditLine
 from ..watching.auditing import line_shape
 from .options import option
@@ -41,5 +42,5 @@ async def audit(
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
-    at = clock(instant(line.at))
+    at = clock(moment(line.at))
     return at, line.who, line.what, line.which, line.origin, line.outcome, line.said or ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ..model.graph import Graph
+from ..model.moments import moment
 from ..reports import Activity, RunInfo, StepInfo
 from ..telling.words import count, lasting
 from .axis import AxisMark, marks_of
@@ -168,7 +168,7 @@ def _beginnings(parts: list[Part]) -> list[AxisMark]:
     found: list[AxisMark] = []
     free, day = 0.0, None
     for part in parts:
-        when = datetime.fromtimestamp(part.start, UTC)
+        when = moment(part.start * 1000)
         text = f"{when:%H:%M:%S}" if when.date() == day else f"{when.day} {when:%b %H:%M:%S}"
         room = LETTER * len(text) + 8
         if not part.collapsed and part.x >= free and part.x + room <= WIDTH:

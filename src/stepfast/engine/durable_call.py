@@ -10,11 +10,10 @@ import sys
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import msgspec
-
 from ..errors import ContextMisuse, NonDeterminismError, RecordedError
 from ..model import status
 from ..model.records import FailedTry, Mail, StepDone, StepRecord, StepWith
+from ..model.stored import read_json
 from ..settings import FORMAT
 from .as_coroutine import AsCoroutine
 from .cursor import Cursor
@@ -350,8 +349,8 @@ def as_given_up(record: StepRecord, run_id: str, claim: int, seq: int, now: int)
 def time_given(record: StepRecord, now_given: int) -> int:
     """Milliseconds for which a wait goes on that has begun: what it was given then; if it had no limit, what the code
     gives it now."""
-    given: int = msgspec.json.decode(record.output or "{}").get("for", now_given)
-    return given
+    given = read_json(record.output, dict[str, Any], {}).get("for")
+    return given if isinstance(given, int) else now_given
 
 
 def step_key(run_id: str, branch: str, position: int) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from ..errors import MOST_OF_A_TEXT, ContextMisuse, RecordedError, StepFailed, message_of
 from ..model.backoff import is_retryable, own_delay
 from ..model.payload import Payloads
+from ..settings import FORMAT
 
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
 """What Python writes between an error and the one that it caused."""
@@ -56,11 +57,47 @@ def encode_error(error: BaseException, payloads: Payloads) -> str:
 
 
 def decode_error(text: str | None, format_: int, payloads: Payloads) -> dict[str, Any]:
-    """What was kept, with every field present. Errors written by SQL are plain JSON whatever the codec."""
-    empty = {"type": "Error", "message": "", "traceback": None, "retryable": True, "delay": None}
+    """What was kept, with every field present and of its kind. Only the codec may refuse it: what is no error, because
+    a hand wrote it, stands for one that says so."""
     if text is None:
-        return empty
-    return {**empty, **payloads.plain(text, 1 if text.startswith("{") else format_, "an error")}
+        return dict(_EMPTY)
+    if (format_ := _format_of(text, format_)) == FORMAT:
+        return _shaped(payloads.shown(text, format_, _WHAT))
+    return _shaped(payloads.plain(text, format_, _WHAT))
+
+
+def shown_error(text: str, format_: int, payloads: Payloads) -> dict[str, Any]:
+    """The same for people: what a codec cannot read stands for an error that says so."""
+    return _shaped(payloads.shown(text, _format_of(text, format_), _WHAT))
+
+
+def _format_of(text: str, format_: int) -> int:
+    """Errors written by SQL are plain JSON whatever the codec."""
+    return FORMAT if text.startswith("{") else format_
+
+
+def _shaped(kept: Any) -> dict[str, Any]:
+    if not isinstance(kept, dict):
+        return {**_EMPTY, "message": kept if isinstance(kept, str) else "(what is stored is no error)"}
+    return {**_EMPTY, **{name: value for name, value in kept.items() if _fits(name, value)}}
+
+
+def _fits(name: str, value: object) -> bool:
+    if name == "bases":
+        return isinstance(value, list) and all(isinstance(base, str) for base in value)
+    return isinstance(value, _KEPT.get(name, object))
+
+
+_WHAT = "an error"
+_EMPTY: dict[str, Any] = {"type": "Error", "message": "", "traceback": None, "retryable": True, "delay": None}
+_KEPT: dict[str, tuple[type, ...]] = {
+    "type": (str,),
+    "message": (str,),
+    "traceback": (str, type(None)),
+    "retryable": (bool,),
+    "delay": (int, float, type(None)),
+}
+"""What the fields of a stored error are."""
 
 
 def step_failed(step: str, error: dict[str, Any], address: tuple[str, int]) -> StepFailed:

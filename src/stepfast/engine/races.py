@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from ..model import status
 from ..model.records import StepRecord
+from ..model.stored import read_json
 from .cursor import addresses_above
 
 FIRST = "first"
@@ -22,8 +21,8 @@ def winners_of(records: Sequence[StepRecord]) -> Winners:
     found: Winners = {}
     for record in records:
         if record.kind == FIRST and record.status == status.COMPLETED and record.arguments is not None:
-            addresses = msgspec.json.decode(record.arguments, type=dict[str, int])
-            winner = msgspec.json.decode(record.output or "null", type=str)
+            addresses = read_json(record.arguments, dict[str, int], {})
+            winner = read_json(record.output, str, "")
             found |= {(record.branch, address): winner for address in addresses.values()}
     return found
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..errors import PayloadError
 from ..model import status
 from ..model.records import StepRecord
+from ..model.stored import read_json
 from .cursor import Cursor
 from .durable_call import DurableCall
 
@@ -50,6 +52,13 @@ class SleepCall(DurableCall[None]):
 
 def wakes_at(record: StepRecord) -> int:
     """When a recorded sleep ends."""
-    plan = msgspec.json.decode(record.output or "{}")
-    until: int = plan["until"] if "until" in plan else record.completed_at + plan["for"]
+    until = planned_end(record)
+    if until is None:
+        raise PayloadError(f"the record of a sleep at {record.line} does not say when it ends")
     return until
+
+
+def planned_end(record: StepRecord) -> int | None:
+    """When a recorded sleep ends; None: its record does not say, because a hand has damaged it."""
+    plan = read_json(record.output, dict[str, int], {})
+    return plan["until"] if "until" in plan else record.completed_at + plan["for"] if "for" in plan else None

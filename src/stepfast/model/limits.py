@@ -16,6 +16,7 @@ import msgspec
 from ..errors import ConfigurationError
 from .backoff import seconds
 from .names import refuse_unknown
+from .stored import read_json
 
 _MOST = 1_000_000_000
 """More than any database counts to: a limit beyond it is a mistake."""
@@ -119,13 +120,26 @@ def encode(given: Mapping[str, Any]) -> str:
 
 def decode(text: str | None) -> dict[str, Any]:
     """The limits that a row holds. What newer code may have written, and this code does not know, is left out."""
-    if text is None:
-        return {}
-    return {name: _decoded(value) for name, value in msgspec.json.decode(text).items() if name in NAMES}
+    found = read_json(text, dict[str, Any], {})
+    return {name: _decoded(name, value) for name, value in found.items() if name in NAMES and _is_limit(name, value)}
 
 
-def _decoded(value: Any) -> Any:
-    return Rate(value[0], value[1] / 1000) if isinstance(value, list) else value
+def _decoded(name: str, value: Any) -> Any:
+    return Rate(value[0], value[1] / 1000) if name in _RATES and value is not None else value
+
+
+def _is_limit(name: str, value: Any) -> bool:
+    """Whether a row may hold this for a limit; a hand may have written it."""
+    if value is None:
+        return True
+    if name not in _RATES:
+        return _is_count(value)
+    pair = value if isinstance(value, list) and len(value) == 2 else (0, 0)
+    return all(map(_is_count, pair)) and _SHORTEST <= pair[1] / 1000 <= _LONGEST
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST * 1000
 
 
 def effective(declared: str | None, chosen: str | None) -> Limits:

@@ -135,6 +135,19 @@ class Payloads:
         """The value behind a stored text, read without a type, for lists and logs; None stays None."""
         return None if text is None else self.decode(text, Any, format_, what)
 
+    def shown(self, text: str | None, format_: int, what: str) -> Any:
+        """The value behind a stored text, for people. One that cannot be read, because a hand or another codec wrote
+        it, is shown as the reason: it must not keep the rest from being read. Where no codec is here, that is raised:
+        the caller has to pass one."""
+        try:
+            return self.plain(text, format_, what)
+        except PayloadError as error:
+            if format_ == FORMAT_CODEC and (self._codec or self.stand_in) is None:
+                raise
+            return f"(cannot be read: {error})"
+        except Exception as error:  # whatever a codec raises; its words may quote what it was given
+            return f"(cannot be read: {type(error).__name__})"
+
     def text(self, text: str, format_: int, what: str) -> str:
         """The JSON behind a stored text, as it was written: digits of numbers and the order of fields are kept."""
         raw = self._unwrap(text, format_, what)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from .stored import read_json
 
 
 def read_tags(text: str | None) -> list[str]:
@@ -10,7 +10,4 @@ def read_tags(text: str | None) -> list[str]:
     lists runs is to see the others."""
     if not text:
         return []
-    try:
-        return msgspec.json.decode(text, type=list[str])
-    except msgspec.MsgspecError:
-        return [text]
+    return read_json(text, list[str], [text])

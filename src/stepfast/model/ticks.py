@@ -16,8 +16,8 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from ..errors import ConfigurationError
+from .moments import EPOCH, moment
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHORTEST_MS = 100
 """The shortest time between two ticks: below it, starting them would be all that a worker does."""
 _FIRST_WINDOW = 3_600_000
@@ -91,7 +91,7 @@ class Cron:
     def after(self, at: int) -> Iterator[int]:
         last = at
         try:
-            for found in self._sim(self._text, instant(at).astimezone(self._zone)):
+            for found in self._sim(self._text, moment(at).astimezone(self._zone)):
                 tick = milliseconds(found)
                 # In an hour that comes twice, the first pass is found again from within the second.
                 if tick > last:
@@ -143,11 +143,6 @@ def refuse_never(times: Timetable, cron: str | None, now: int) -> None:
         raise ConfigurationError(f"cron={cron!r} never fires: no day has this date")
 
 
-def instant(at: int) -> datetime:
-    """Milliseconds as a point in time."""
-    return EPOCH + timedelta(milliseconds=at)
-
-
 def clock(when: datetime) -> str:
     """A point in time as people are shown it, everywhere but for the ticks of a schedule: in UTC, and saying so. A
     terminal, a browser and a server may be in three zones, and what they show is compared."""
@@ -162,7 +157,7 @@ def milliseconds(when: datetime) -> int:
 def spelled(tick: int) -> str:
     """A tick as it stands in keys."""
     kind = "milliseconds" if tick % 1000 else "seconds"
-    return instant(tick).isoformat(timespec=kind).replace("+00:00", "Z")
+    return moment(tick).isoformat(timespec=kind).replace("+00:00", "Z")
 
 
 def tick_key(schedule: str, tick: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from ..model.stored import read_json
 from .flows.requests import Flow, T, ask, put
 
 _TRIMMED = 20
@@ -106,8 +107,9 @@ def _begin(deed: Deed, keep_ms: int | None) -> Flow[None]:
 
 def _read(line: AuditLine, now: int) -> AuditLine:
     """The line as it is read: without the mark of when its process was last heard of, by which it may be unknown."""
-    detail: dict[str, Any] = {} if line.detail is None else msgspec.json.decode(line.detail)
+    detail: dict[str, Any] = read_json(line.detail, dict[str, Any], {})
     heard = detail.pop("heard", None)
+    heard = heard if isinstance(heard, int) else None
     if heard is not None:
         line = line._replace(detail=msgspec.json.encode(detail).decode() if detail else None)
     if line.outcome != BEGUN or now - (heard or line.at) <= _SILENT:

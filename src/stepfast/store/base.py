@@ -29,6 +29,7 @@ from ..model.rows import (
     QueueDepth,
     RunRow,
 )
+from ..model.stored import read_json
 from ..model.tags import read_tags
 from ..model.wishes import Granted
 from ..settings import Settings
@@ -387,11 +388,11 @@ def _run_row(row: Sequence[Any]) -> RunRow:
 def _worker_info(row: Sequence[Any]) -> WorkerInfo:
     """The columns come in the order of the fields."""
     worker = WorkerInfo(*row)
-    worker.queues = None if row[3] is None else msgspec.json.decode(row[3])
-    worker.workflows = msgspec.json.decode(row[4])
-    worker.modules = msgspec.json.decode(str(worker.modules))
-    worker.schedules = msgspec.json.decode(str(worker.schedules))
-    worker.limits = msgspec.json.decode(str(worker.limits))
+    worker.queues = None if row[3] is None else read_json(row[3], list[str], [])
+    worker.workflows = read_json(row[4], dict[str, str], {})
+    worker.modules = read_json(worker.modules, dict[str, str], {})
+    worker.schedules = read_json(worker.schedules, list[str], [])
+    worker.limits = read_json(worker.limits, dict[str, str], {})
     return worker
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..model import status
+from ..model.moments import EPOCH, moment
 from ..reports import ErrorInfo, RunInfo, StepInfo
 from .words import brief, listed, shortened
 
@@ -46,9 +47,11 @@ def due_at(step: StepInfo) -> datetime | None:
     """When an open sleep, or the timeout of an open wait, is over: it was decided when it began."""
     plan = step.output
     if isinstance(plan, dict) and isinstance(plan.get("until"), int):
-        return datetime.fromtimestamp(plan["until"] / 1000, UTC)
+        return moment(plan["until"])
     if isinstance(plan, dict) and isinstance(plan.get("for"), int):
-        return None if step.started_at is None else step.started_at + timedelta(milliseconds=plan["for"])
+        if step.started_at is None:
+            return None
+        return moment((step.started_at - EPOCH) / timedelta(milliseconds=1) + plan["for"])
     return None
 
 

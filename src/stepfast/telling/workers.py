@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
+from ..model.moments import moment
 from ..model.records import WorkerInfo
 from ..model.serving import claiming_workers, serves, serves_queue
 from ..reports import ExecutedBy
@@ -63,7 +63,7 @@ def worker_shape(worker: WorkerInfo) -> dict[str, Any]:
         "concurrency": worker.concurrency,
         "running": worker.running,
         "lease": worker.lease_ms / 1000,
-        "started_at": datetime.fromtimestamp(worker.started_at / 1000, UTC),
-        "beat_at": datetime.fromtimestamp(worker.beat_at / 1000, UTC),
+        "started_at": moment(worker.started_at),
+        "beat_at": moment(worker.beat_at),
         "silent_for": worker.age_ms / 1000,
     }

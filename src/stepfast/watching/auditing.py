@@ -17,6 +17,7 @@ from ..app import Stepfast
 from ..errors import DatabaseUnavailable, InvalidInput, PayloadError, StepfastError
 from ..model.backoff import seconds
 from ..model.ids import new_id
+from ..model.stored import read_json
 from ..store.audit import DONE, FAILED, INTERRUPTED, REFUSED, AuditLine, Deed
 from ..store.brief import RowsHeld, brief
 from .onlooker import seen_anew
@@ -130,7 +131,10 @@ async def _close(app: Stepfast, what: Deed, outcome: str, said: str | None) -> N
 def line_shape(line: AuditLine) -> dict[str, Any]:
     """A line as JSON."""
     shape = line._asdict()
-    return shape | {"at": line.at / 1000, "detail": None if line.detail is None else msgspec.json.decode(line.detail)}
+    return shape | {
+        "at": line.at / 1000,
+        "detail": None if line.detail is None else read_json(line.detail, object, line.detail),
+    }
 
 
 def _kept(text: str) -> str:

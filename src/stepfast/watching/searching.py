@@ -6,7 +6,7 @@ No question walks through all runs: each says how far it looked, so that a page 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from ..app import Stepfast
 from ..errors import InvalidInput
 from ..listing import ListKeywords, store_filters
 from ..model.ids import ids_beginning_with, made_at
+from ..model.moments import moment_or_none
 from ..reports import RunInfo, listed_info
 from ..store.base import Filters
 from ..store.glance import FAR, BaseGlance
@@ -50,7 +51,7 @@ class Listed(NamedTuple):
     def back_to(self) -> datetime | None:
         """When the last run that was looked at was started, if the look ended early."""
         at = made_at(self.after) if self.ended and self.after is not None else None
-        return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
+        return moment_or_none(at)
 
 
 class Counted(NamedTuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from urllib.parse import parse_qsl
 
 from ...model.ids import check_id
+from ...model.moments import moment
 from ...store.audit import FAILED, INTERRUPTED, UNKNOWN, AuditLine
 from ...watching.auditing import LONGEST, line_shape
 from ...watching.onlooker import glance_of
@@ -24,10 +24,7 @@ async def audit(visit: Visit) -> Page:
     glance = await glance_of(visit.look)
     found = await glance.audit(which, None if before is None else check_id(before), PAGE + 1)
     lines, more = found[:PAGE], len(found) > PAGE
-    rows = [
-        {"line": line, "at": datetime.fromtimestamp(line.at / 1000, UTC), "again": _ask_again(visit, line)}
-        for line in lines
-    ]
+    rows = [{"line": line, "at": moment(line.at), "again": _ask_again(visit, line)} for line in lines]
     link = visit.url("audit", which=which, before=lines[-1].id) if more else None
     shown = {"lines": rows, "which": which or "", "more": link, "first": before is None}
     headers = {"Link": f'<{link}>; rel="next"'} if link else {}

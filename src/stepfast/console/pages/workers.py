@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from ...model.moments import moment
 from ...telling.workers import queues_of, worker_name, worker_shape
 from ...watching.onlooker import glance_of
 from ..answers import Page
@@ -23,7 +22,7 @@ async def workers(visit: Visit) -> Page:
             "workflows": sorted(worker.workflows),
             "up": (worker.beat_at - worker.started_at + worker.age_ms) / 1000,
             "silent": worker.age_ms / 1000,
-            "started_at": datetime.fromtimestamp(worker.started_at / 1000, UTC),
+            "started_at": moment(worker.started_at),
         }
         for worker in found
     ]

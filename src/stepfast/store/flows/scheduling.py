@@ -11,6 +11,7 @@ from ...errors import DatabaseUnavailable
 from ...model import schedules as model
 from ...model.records import NewRun
 from ...model.schedules import Round, ScheduleRow, ScheduleSpec
+from ...model.stored import read_json
 from ...model.ticks import Timetable, tick_key
 from .requests import Flow, Rows, Start, ask, put
 
@@ -75,7 +76,7 @@ def declare(worker: str | None, specs: Sequence[ScheduleSpec]) -> Flow[Declarati
     others = yield from ask("declaring", worker)
     if not others:
         yield from ask("wake_schedules")
-    changed, asleep = yield from _declare(specs, {name for row in others for name in msgspec.json.decode(row[0])})
+    changed, asleep = yield from _declare(specs, {name for row in others for name in read_json(row[0], list[str], [])})
     return Declaration(changed, asleep)
 
 
@@ -109,7 +110,7 @@ def _declare(specs: Sequence[ScheduleSpec], awake: set[str]) -> Flow[tuple[list[
 def _declared() -> Flow[set[str]]:
     """The schedules that live workers declare."""
     texts = yield from ask("declaring", None)
-    return {name for row in texts for name in msgspec.json.decode(row[0])}
+    return {name for row in texts for name in read_json(row[0], list[str], [])}
 
 
 def put_schedule(spec: ScheduleSpec) -> Flow[FoundSchedule]:

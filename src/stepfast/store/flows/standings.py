@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from ...model.cancelling import Traces
 from ...model.standing import Standing, written
+from ...model.stored import read_json
 from .requests import Flow, ask, put
 
 
@@ -66,4 +65,5 @@ def forget_steps(addresses: Sequence[tuple[str, str, int]]) -> Flow[None]:
 
 def forgotten(run: Standing) -> list[tuple[str, str, int]]:
     """The records that a retry of the run is to make anew."""
-    return [(run.id, branch, position) for branch, position in msgspec.json.decode(run.forget or "[]")]
+    addresses = read_json(run.forget, list[tuple[str, int]], [])
+    return [(run.id, branch, position) for branch, position in addresses]
