@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from stepfast.errors import ConfigurationError
+from stepfast.model.moments import moment
 from stepfast.model.ticks import (
     Cron,
     Every,
-    instant,
     jitter,
     milliseconds,
     next_tick,
@@ -148,7 +148,7 @@ def test_a_schedule_has_either_cron_or_every() -> None:
 def test_the_key_of_a_tick_names_schedule_and_time() -> None:
     assert tick_key("nightly", at("2026-11-16T03:00Z")) == "nightly@2026-11-16T03:00:00Z"
     assert tick_key("feed", at("2026-11-16T03:00:00.125Z")) == "feed@2026-11-16T03:00:00.125Z"
-    assert instant(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert moment(0) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @given(some.text(min_size=1), TIMES, some.integers(0, 100_000))

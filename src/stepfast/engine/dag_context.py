@@ -68,10 +68,12 @@ class Outputs(Mapping[str, Any]):
 class DagView:
     """What a step of a dag sees of its run."""
 
-    def __init__(self, graph: Graph, input: Any, known: Known) -> None:
+    def __init__(self, graph: Graph, input: Any, known: Known, unreadable: Exception | None = None) -> None:
         self.graph = graph
         self.input = input
         self.known = known
+        self.unreadable = unreadable
+        """Why the input of the dag run cannot be read, if so. Its steps can come to their ends all the same."""
 
 
 class _DagFacts:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..errors import AttemptEnded, DeadlineExceeded, StepFailed
+from ..errors import AttemptEnded, DeadlineExceeded, StepFailed, StepfastError
 from ..model import status
 from ..model.graph import DagStep, Graph
 from ..model.rows import DagStepRow
@@ -39,7 +39,7 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
     """All steps of a dag run are settled: its result, or the error that ended it. A wish is heeded here and no sooner:
     before its steps are known nobody knows what there is to undo."""
     assert execution.view is not None
-    dag_steps = await execution.recorder.errands.dag_steps(execution.run_id)
+    dag_steps = await _steps_of(execution)
     claimed = execution.claimed
     if claimed.failing and claimed.reason == status.REASON_CANCELLED:
         execution.asked = status.ASK_CANCEL
@@ -51,6 +51,8 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
     if execution.asked == status.ASK_CANCEL:
         obey(execution)
         raise execution.closed or AttemptEnded("the dag run is cancelled")
+    if not dag_steps:
+        raise DagFailed(StepfastError(f"dag run {execution.run_id} has no steps"), status.REASON_CODE)
     if claimed.reason == status.REASON_DEADLINE:
         late = DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")
         raise DagFailed(late, status.REASON_DEADLINE)
@@ -58,10 +60,17 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
     raise DagFailed(failure_of(execution, first), first.reason or status.REASON_CODE)
 
 
+async def _steps_of(execution: Execution) -> list[DagStepRow]:
+    """The steps of the run that its graph has; what else names the run is none of it."""
+    assert execution.view is not None
+    found, known = await execution.recorder.errands.dag_steps(execution.run_id), execution.view.graph.dag_steps
+    return [dag_step for dag_step in found if dag_step.name in known] if known else found
+
+
 async def undo_dag_run(execution: Execution, dag: Dag) -> list[str]:
     """Undo the completed steps; what failed, in words. What steps could not undo of their own work is said too."""
     assert execution.view is not None
-    dag_steps = await execution.recorder.errands.dag_steps(execution.run_id)
+    dag_steps = await _steps_of(execution)
     await _leave_to_others(execution, dag, dag_steps)
     failed = await undo_dag(execution, dag, execution.view, dag_steps)
     return failed_within(execution, dag_steps) + failed

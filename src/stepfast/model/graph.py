@@ -232,7 +232,7 @@ class Graph:
 
     def effects(self, name: str, outcome: str) -> Iterable[tuple[str, int]]:
         """What the end of a step means to those that wait for it: (step, 1 if it counts as completed there)."""
-        for after in self.dependents[name]:
+        for after in self.dependents.get(name, ()):
             yield after, int(self._counts(name, outcome, after))
 
     def _counts(self, name: str, outcome: str, after: str) -> bool:

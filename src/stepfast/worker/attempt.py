@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from ..engine import endings
-from ..engine.dag import SKIP
+from ..engine.dag import SKIP, DagStepWorkflow
+from ..engine.dag_context import DagView
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
 from ..engine.failure import as_misuse, decode_error, encode_error, explain, type_name
@@ -24,7 +25,16 @@ from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.scope import current_execution
 from ..engine.step_call import being_cancelled, cancelled_by_code, default_backoff, exited
-from ..errors import CompensationFailed, ContextMisuse, NonDeterminismError, StepfastError, sentence
+from ..engine.workflow import DAG, DAG_STEP
+from ..errors import (
+    CompensationFailed,
+    ContextMisuse,
+    InvalidInput,
+    NonDeterminismError,
+    PayloadError,
+    StepfastError,
+    sentence,
+)
 from ..model import status
 from ..model.records import Transition
 from ..settings import FORMAT
@@ -99,6 +109,7 @@ class Attempts:
     async def _perform(self, execution: Execution) -> Any:
         """What the code returns; or, for a run that is being undone, which undos failed."""
         claimed, kind = execution.claimed, kind_of(execution.workflow)
+        _check_row(execution)
         if not claimed.complete or claimed.graph is not None:
             await self._load(execution)
         if claimed.asked is not None:
@@ -122,6 +133,8 @@ class Attempts:
             pause = int(self._settings.sweep * 1000)
             execution.suspend(execution.database_now() + pause, status.WAITING_GRAPH)
             raise execution.closed or OVER
+        if execution.view is not None and not claimed.undoing:
+            _check_view(execution, execution.view)
 
     # -- judge ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +233,8 @@ class Attempts:
         if not await self._graphs.sees(execution):
             return
         assert execution.graph is not None
-        target = target_of(execution.graph.dag_steps[execution.claimed.dag_step or ""], error)
+        dag_step = execution.graph.dag_steps.get(execution.claimed.dag_step or "")
+        target = None if dag_step is None else target_of(dag_step, error)
         if target is not None:
             move.reason = endings.caught_by(target)
             endings.settle_caught(execution, move.reason, move, execution.graph)
@@ -262,6 +276,43 @@ def _cancelled(execution: Execution, error: asyncio.CancelledError) -> Exception
     call = getattr(asyncio.current_task(), "canceller", None)
     what = f"{execution.workflow.kind} {execution.workflow.name!r}"
     return cancelled_by_code(error, what, None if call is None else call.name)
+
+
+def _check_row(execution: Execution) -> None:
+    """Refuse a row that is no run of its workflow: a hand wrote it, or a role that may insert rows. It fails by itself,
+    and counts nowhere: what a step means to others is known by its dag run alone."""
+    claimed, kind = execution.claimed, execution.workflow.kind
+    is_step = claimed.dag_id is not None and claimed.dag_step is not None
+    own = execution.workflow.dag_step.name if isinstance(execution.workflow, DagStepWorkflow) else None
+    fits = (claimed.dag_step, claimed.graph is not None) == (own, kind in (DAG, DAG_STEP))
+    if not fits or is_step != (kind == DAG_STEP) or (claimed.dag_id is None) != (claimed.dag_step is None):
+        _stand_alone(execution)
+        raise _odd(f"its row is not one of a run of {execution.workflow.name!r}: dag_id, dag_step and graph do not fit")
+
+
+def _check_view(execution: Execution, view: DagView) -> None:
+    """Refuse a step that the graph of its dag run does not have, and an input that nobody can read."""
+    step, dag_id = execution.claimed.dag_step, execution.claimed.dag_id
+    if view.graph.dag_steps and step is not None and step not in view.graph.dag_steps:
+        _stand_alone(execution)
+        raise _odd(f"the graph of dag run {dag_id} has no step {step!r}")
+    if isinstance(view.unreadable, PayloadError):
+        raise _odd(str(view.unreadable))
+    if view.unreadable is not None:
+        raise view.unreadable
+
+
+def _stand_alone(execution: Execution) -> None:
+    """Take the run for one that belongs to no dag run, so that its end means nothing to others."""
+    claimed = execution.claimed
+    claimed.dag_id = claimed.dag_step = claimed.graph = execution.view = None
+
+
+def _odd(said: str) -> InvalidInput:
+    """No further attempt helps."""
+    error = InvalidInput(said)
+    error.of_run = True
+    return error
 
 
 def _check_nothing_left(execution: Execution) -> None:

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Collection
 from typing import Any
 
+import msgspec
+
 from ..engine.dag_context import DagView
 from ..engine.execution import Execution
 from ..model import status
@@ -60,7 +62,11 @@ class Graphs:
         if graph is None:
             return await self._without_graph(name, claimed)
         seen = await asyncio.shield(self._look(claimed.dag_id or claimed.id))
-        return DagView(graph, self._kit.payloads.plain(seen.input, seen.format, "the input"), seen.outputs)
+        try:
+            input_ = self._kit.payloads.plain(seen.input, seen.format, "the input")
+        except Exception as error:  # also whatever the application's codec raises
+            return DagView(graph, None, seen.outputs, error)
+        return DagView(graph, input_, seen.outputs)
 
     async def _without_graph(self, name: str, claimed: Claimed) -> DagView | None:
         """What is to end, and has done nothing yet, can do so without its graph: there is nothing to undo, and nothing
@@ -90,7 +96,11 @@ class Graphs:
 
     async def _fetch(self, name: str, version: str, dag_id: str) -> Graph | None:
         text = await self._kit.ask(lambda: self._kit.store.graph(name, version, dag_id), "graph")
-        return None if text is None else Graph.from_text(text)
+        try:
+            return None if text is None else Graph.from_text(text)
+        except msgspec.MsgspecError as error:  # written by a hand
+            self._kit.logger.error("graph %s of dag %s, as it is stored, is none: %s", version, name, error)
+            return None
 
     # -- outputs -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from ..engine.promise import Promise, wake_all
-from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
+from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
 from ..model.batches import Batch, FlushAnswer
 from ..model.events import JournalFlushed
 from ..model.records import Entry, StepDone, StepRunning, StepWith, Transition, ValueSet
@@ -202,6 +202,15 @@ class Journal:
         except DatabaseRefused as error:
             await self._halve(items, error)
             return
+        except Exception as error:
+            if isinstance(error, StepfastError) or not any(isinstance(entry, Transition) for entry, _ in items):
+                self._waiting = items + self._waiting
+                raise
+            # Where runs go is decided from their rows, and a hand may have damaged one of these.
+            refusal = DatabaseRefused(f"nothing can be decided from its row ({sentence(error)})")
+            refusal.__cause__ = error
+            await self._halve(items, refusal)
+            return
         except BaseException:
             self._waiting = items + self._waiting
             raise
@@ -253,7 +262,7 @@ class Journal:
             return
         entry, receipt = items[0]
         told = "journal: the database refused a record of run %s"
-        self._kit.logger.error(told, entry.run_id, extra={"run_id": entry.run_id})
+        self._kit.logger.error(told, entry.run_id, exc_info=error.__cause__, extra={"run_id": entry.run_id})
         if receipt is not None:
             receipt.fail(error)
 

@@ -80,11 +80,22 @@ class Leaving:
         return endings.waits_for_graph(execution, due)
 
     async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
-        """The database would not take the result: end the run with a plain sentence instead."""
+        """The database would not take the result: end the run with a plain sentence instead. If that is refused too,
+        the row of its dag run or its own is damaged: then it ends without anything that follows from it."""
         text = encode_error(PayloadError(f"the database refused the outcome of the run: {refusal}"), self._payloads)
         try:
             await execution.leave(endings.broken(execution, text, self._payloads.format))
-        except (LeaseLost, DatabaseRefused):
+        except DatabaseRefused:
+            await self._end_alone(execution, text)
+        except LeaseLost:
+            pass
+
+    async def _end_alone(self, execution: Execution, text: str) -> None:
+        try:
+            await self._journal.record(endings.broken(execution, text, self._payloads.format))
+        except LeaseLost:
+            pass
+        except DatabaseRefused:
             told = "run %s: its outcome could not be recorded"
             self._kit.logger.exception(told, execution.run_id, extra=ids_of(execution))
 
