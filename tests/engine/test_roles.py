@@ -229,7 +229,7 @@ async def test_a_starter_starts_again_what_it_has_started(people: People) -> Non
     starter = people.app("starter")
     declare(starter)
     async with starter:
-        store = await starter.store()
+        store: Any = await starter.store()
         runs: list[Any] = []
         start = store.start
 
@@ -237,7 +237,7 @@ async def test_a_starter_starts_again_what_it_has_started(people: People) -> Non
             runs.extend(given)
             return await start(given, *rest, **options)
 
-        store.start = kept  # type: ignore[method-assign]
+        store.start = kept
         await starter.start("graph", tags=["a", "b"])
         before = await people.owner.fetch(f"SELECT * FROM {people.namespace}.runs ORDER BY id")
         assert len(before) == 3 and len(runs) == 3

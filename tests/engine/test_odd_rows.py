@@ -1,0 +1,268 @@
+"""One odd row ends no duty and hides no other row: whatever a role may write, or a hand may damage."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from stepfast import Context, Rate, RunInfo, Settings, Stepfast, step
+from stepfast.cli import cli
+from stepfast.console import console
+from stepfast.model.ids import new_id
+from stepfast.model.records import WorkerInfo
+from stepfast.store.audit import Deed
+from stepfast.telling.doctor import examine
+from stepfast.telling.explaining import explain
+from stepfast.worker.worker import Worker
+from tests.console.conftest import JSON, TOKEN, browse
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, eventually
+from tests.support.odd_rows import APART, OF_RUNS, Odd, Oddity, Tables, families, odd_others, odd_runs
+
+pytestmark = pytest.mark.enough_on("postgres", "sqlite")
+
+QUICK = Settings(moment=0, poll=0.05, sweep=0.05, backoff_base=0.01)
+
+
+def declare(app: Stepfast) -> None:
+    """Workflows that leave rows in every table."""
+
+    @step(compensate=lambda output, what: None)
+    def pack(what: str) -> str:
+        return what
+
+    tried: list[int] = []
+
+    def flaky() -> int:
+        tried.append(1)
+        if len(tried) < 2:
+            raise ValueError("once")
+        return 1
+
+    @app.task(name="plain")
+    async def plain(number: int) -> int:
+        return number + 1
+
+    @app.task(name="fails", max_attempts=1)
+    async def fails(what: str) -> None:
+        raise ValueError(what)
+
+    @app.workflow(name="long")
+    async def long(ctx: Context, number: int) -> Any:
+        await ctx.step(pack, "box")
+        await ctx.set("at", {"n": number})
+        await ctx.options(retries=1).step("flaky", flaky)
+        await ctx.sleep(0.001)
+        child = await ctx.start("plain", number)
+        return [await child.result(), await ctx.wait_signal("go")]
+
+    @app.workflow(name="elsewhere")
+    async def elsewhere(ctx: Context) -> Any:
+        return await ctx.remote("far.away", {"a": 1})
+
+    @app.workflow(name="sleeps", deadline=timedelta(days=3))
+    async def sleeps(ctx: Context) -> None:
+        await ctx.sleep(3600)
+
+    @app.workflow(name="undone", max_attempts=1)
+    async def undone(ctx: Context) -> None:
+        await ctx.step(pack, "box")
+        raise ValueError("sold out")
+
+    dag = app.dag("graph")
+    dag.declare(lambda ctx: 1, name="one", compensate=lambda ctx: None)
+    dag.approval("ok", after=["one"])
+    dag.declare(lambda ctx: ctx.outputs["ok"], name="last", after=["ok"])
+    app.queue("narrow", concurrency=1, rate=Rate(100, per=60))
+    app.schedule("nightly", "plain", cron="0 3 * * *", input=1)
+
+
+async def inhabit(app: Stepfast, tables: Tables) -> None:
+    """A healthy run of each kind, where it comes to by itself."""
+    await app.start("plain", 1, key="one", tags=["a"])
+    await app.start("fails", "no")
+    await app.start("undone")
+    long = await app.start("long", 1)
+    await app.start("graph", {"a": 1}, tags=["b"])
+    await app.start("sleeps")
+    await app.start("elsewhere")
+    await app.start("plain", 1, queue="narrow", concurrency_key="k")
+    await app.drain()
+    store = await app.store()
+    await store.register(WorkerInfo(new_id(), "here", 1, None, {"plain": "1"}, concurrency=10, lease_ms=30_000))
+    progress = {"run_id": long.id, "branch": "", "position": 90, "name": "pack", "detail": "3 of 9", "data": "{}"}
+    times = {"format": 1, "started_at": 1, "updated_at": 2}
+    await tables.put([("progress", progress | {"run_id": tables.id(long.id)} | times)])
+    deed = Deed(new_id(), "ann", "run.cancel", "all", "here", "{}")
+    await store.audit_begin(deed, None)
+    await long.signal("other", "kept")
+    await app.start("plain", 5, delay=3600)
+    await app.start("plain", 7, key="d", debounce=3600)
+    await app.start("plain", 6)
+    await app.start("graph", {"a": 2})
+
+
+class Faults:
+    """What readers could not do, and by which rows."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    async def reads(self, what: str, reading: Callable[[], Awaitable[Any]]) -> Any:
+        """A reader's answer: it may refuse none."""
+        try:
+            return await reading()
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.found.append(f"{what}: {type(error).__name__}: {str(error)[:150]} ({where.filename}:{where.lineno})")
+
+
+async def read_lists(app: Stepfast, healthy: list[str], faults: Faults) -> None:
+    """Every reader of more than one row; the healthy runs are among those listed."""
+    listed: list[str] = []
+    page: list[RunInfo] | None = [await app.get(healthy[-1]).info()]
+    while page:
+        after = page[-1].id if listed else None
+        page = await faults.reads("app.runs", partial(app.runs, limit=500, after=after))
+        listed += [info.id for info in page or ()]
+    if not set(healthy) <= set(listed):
+        faults.found.append("app.runs: a healthy run is hidden")
+    store = await app.store()
+    for what, reading in (
+        ("queues", app.queues), ("schedules", app.schedules), ("stats", app.stats), ("workers", store.workers),
+        ("doctor", partial(examine, app, store)), ("audit", partial(store.audit, limit=1000)),
+    ):  # fmt: skip
+        await faults.reads(what, reading)
+
+
+async def read_run(app: Stepfast, run_id: str, odd: Oddity, faults: Faults) -> None:
+    """Every reader of one run."""
+    run = app.get(run_id)
+    info = await faults.reads(f"info of {odd}", run.info)
+    steps = await faults.reads(f"steps of {odd}", run.steps)
+    calls = await faults.reads(f"activity of {odd}", run.activity)
+    await faults.reads(f"values of {odd}", run.values)
+    if info is not None and steps is not None:
+        await faults.reads(f"why of {odd}", lambda: explain(app, info, steps, calls or [], []))
+
+
+VIEWS = ("runs_readable", "steps_readable", "activity_readable", "workers_readable", "sleeps", "activity")
+PAGES = ("/runs", "/queues", "/workers", "/schedules", "/failures", "/system", "/audit")
+
+
+async def read_pages(app: Stepfast, ids: list[tuple[str, Oddity]], faults: Faults) -> None:
+    """The console, as a person has it and as a program."""
+    async with browse(console(app, token=TOKEN)) as client:
+        paths = [(page, page, headers) for page in PAGES for headers in ({}, JSON)]
+        paths += [(f"/runs/{run_id}", f"/runs/… of {odd}", {}) for run_id, odd in ids]
+        for path, what, headers in paths:
+            answer = await faults.reads(what, partial(client.get, path, headers=headers))
+            if answer is not None and answer.status_code != 200:
+                faults.found.append(f"{what}: {answer.status_code}")
+
+
+async def read_by_command(app: Stepfast, ids: list[tuple[str, Oddity]], faults: Faults) -> None:
+    """The command line."""
+    commands = [["runs", "--limit", "500"], *(["show", run_id, "--activity"] for run_id, _ in ids), ["queues"]]
+    for command in commands:
+        said = await asyncio.to_thread(CliRunner().invoke, cli, [*command, "--url", app.url.text])
+        if said.exit_code:
+            faults.found.append(f"stepfast {' '.join(command)}: {said.output[-300:]} {said.exception!r} {ids}")
+
+
+async def read_all(app: Stepfast, tables: Tables, walk: list[Odd], healthy: list[str], faults: Faults) -> None:
+    """Every reader, of every odd row."""
+    ids = [(run_id, odd.oddity) for odd in walk for run_id in (odd.run, odd.step) if run_id is not None]
+    await read_lists(app, healthy, faults)
+    for run_id, oddity in ids:
+        await read_run(app, run_id, oddity, faults)
+    await read_pages(app, ids, faults)
+    for view in VIEWS:
+        await faults.reads(view, partial(tables.fetch, f"SELECT * FROM {tables.name(view)}"))
+
+
+async def walked(tables: Tables, every: int) -> AsyncIterator[Odd]:
+    """Odd rows, put among the healthy ones: those that the database takes."""
+    found = await families(tables)
+    there = {table for family in found for table, _ in family.rows} | {
+        table for table in APART if await tables.rows(table)
+    }
+    assert {*OF_RUNS, *APART} - there <= ({"remote_steps"} if tables.sqlite else set()), "a table is not walked"
+    others = [(table, row) for table in APART for row in (await tables.rows(table))[:1]]
+    each = max(1, every // 10)
+    for odd in itertools.chain(
+        odd_runs(tables, found, every), *(odd_others(tables, table, row, each) for table, row in others)
+    ):
+        if await tables.put(odd.rows):
+            yield odd
+
+
+@pytest.mark.parametrize("every", [701, pytest.param(1, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])])
+async def test_no_odd_row_ends_a_duty_or_hides_another_row(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture, every: int
+) -> None:
+    app = make_app(settings=QUICK)
+    declare(app)
+    tables = await Tables.of(app)
+    await inhabit(app, tables)
+    walk = [odd async for odd in walked(tables, every)]
+    healthy = [(await app.start(name, 41, queue="healthy")).id for name in ("plain", "graph")]
+    faults = Faults()
+    await read_all(app, tables, walk, healthy, faults)
+    caplog.clear()
+    async with app.worker() as worker:
+        assert await app.get(healthy[0]).result(timeout=PATIENCE) == 42
+        await app.get(healthy[1]).signal("ok", 7)
+        assert (await app.get(healthy[1]).result(timeout=PATIENCE))["last"] == 7
+        for _ in range(3):  # each duty comes by, after whatever it meets first
+            ticks = worker.duties.sweeper.ticks
+            await eventually(partial(_has_ticked, worker, ticks))
+        assert await (await app.start("plain", 1, queue="healthy")).result(timeout=PATIENCE) == 2
+        assert not worker.broken.is_set()
+    await read_all(app, tables, walk, healthy, faults)
+    faults.found += [
+        record.getMessage() + str(record.exc_info)
+        for record in caplog.records
+        if record.levelno >= logging.ERROR and ("internal error" in record.message or "never" in record.message)
+    ]
+    await read_by_command(app, [(odd.run, odd.oddity) for odd in walk[::30] if odd.run is not None], faults)
+    await tables.close()
+    assert faults.found == []
+
+
+def _has_ticked(worker: Worker, since: int) -> bool:
+    return worker.duties.sweeper.ticks > since + 1
+
+
+@pytest.mark.enough_on("sqlite")
+async def test_a_row_that_claims_to_be_a_step_of_another_run_fails_alone(make_app: MakeApp) -> None:
+    app = make_app(settings=QUICK)
+    declare(app)
+    run = await app.start("graph")
+    tables = await Tables.of(app)
+    [step] = [row for row in await tables.rows("runs") if row["dag_step"] == "one"]
+    odd = {"more": new_id(), None: new_id(), "last": new_id()}
+    for name, run_id in odd.items():
+        changes = {"id": run_id, "dag_step": name, "dag_id": new_id() if name == "last" else step["dag_id"]}
+        assert await tables.put([("runs", step | changes)])
+    async with app.worker() as worker:
+        await run.signal("ok", 7)
+        assert await run.result(timeout=PATIENCE) == {"one": 1, "ok": 7, "last": 7}
+        for run_id in odd.values():
+            await eventually(partial(_has_failed, app, run_id))
+        assert not worker.broken.is_set()
+    assert len([told for told in await run.steps() if told.kind == "unknown"]) == 2
+
+
+async def _has_failed(app: Stepfast, run_id: str) -> bool:
+    info = await app.get(run_id).info()
+    return (info.status, info.reason) == ("failed", "invalid_input")
