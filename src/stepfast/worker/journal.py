@@ -44,6 +44,10 @@ _HALF_FROM = 50
 """Crowds below this go in one batch: two would cost more than they overlap."""
 
 
+class Undecidable(DatabaseRefused):
+    """Where a run goes could not be decided from its row; the cause is the error that came of it."""
+
+
 class FlushPort(Protocol):
     """Whoever is told what came of flushes."""
 
@@ -79,6 +83,8 @@ class Journal:
         self._idle.set()
         self.left: dict[str, Believer] = {}
         """Runs that are not at hand any more, but of which something is still to be written."""
+        self._bug: BaseException | None = None
+        """What no row can be blamed for."""
         self._giving_up = False
         self._over = False
         self._flusher: asyncio.Task[Any] | None = None
@@ -133,6 +139,11 @@ class Journal:
             await self._idle.wait()
             await self._kit.clock.sleep(_ASIDE if self._aside else 0)
 
+    def break_by(self, bug: BaseException) -> None:
+        """End the flusher by an error that came of the plainest entry there is, too: no odd row explains it."""
+        self._bug = bug
+        self._bell.set()
+
     def give_up(self) -> None:
         """Stop riding out an outage: whatever is still waiting is lost to this worker (not to the run)."""
         self._giving_up = True
@@ -146,6 +157,8 @@ class Journal:
             while True:
                 self._resting = True
                 await self._bell.wait()
+                if self._bug is not None:
+                    raise self._bug
                 self._resting = False
                 self._bell.clear()
                 self._idle.clear()
@@ -207,7 +220,7 @@ class Journal:
                 self._waiting = items + self._waiting
                 raise
             # Where runs go is decided from their rows, and a hand may have damaged one of these.
-            refusal = DatabaseRefused(f"nothing can be decided from its row ({sentence(error)})")
+            refusal = Undecidable(f"nothing can be decided from its row ({sentence(error)})")
             refusal.__cause__ = error
             await self._halve(items, refusal)
             return
@@ -262,7 +275,12 @@ class Journal:
             return
         entry, receipt = items[0]
         told = "journal: the database refused a record of run %s"
-        self._kit.logger.error(told, entry.run_id, exc_info=error.__cause__, extra={"run_id": entry.run_id})
+        self._kit.logger.error(
+            told,
+            entry.run_id,
+            exc_info=error.__cause__ if isinstance(error, Undecidable) else None,
+            extra={"run_id": entry.run_id},
+        )
         if receipt is not None:
             receipt.fail(error)
 

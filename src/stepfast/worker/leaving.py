@@ -15,7 +15,7 @@ from ..model import status
 from ..model.records import RUN_ITSELF, FailedTry, Transition
 from .cache import HistoryCache
 from .graphs import Graphs
-from .journal import Journal
+from .journal import Journal, Undecidable
 from .kit import Kit
 from .slots import Slots
 
@@ -95,7 +95,9 @@ class Leaving:
             await self._journal.record(endings.broken(execution, text, self._payloads.format))
         except LeaseLost:
             pass
-        except DatabaseRefused:
+        except DatabaseRefused as refusal:
+            if isinstance(refusal, Undecidable):
+                self._journal.break_by(refusal.__cause__ or refusal)
             told = "run %s: its outcome could not be recorded"
             self._kit.logger.exception(told, execution.run_id, extra=ids_of(execution))
 
