@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import InvalidInput, PayloadError
 from .execution import Execution
+from .step_call import is_awaitable
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -27,7 +28,14 @@ def call_code(execution: Execution, args: list[Any], in_thread: InThread) -> Awa
         execution.main.owner = threading.get_ident()
         return variables.run(workflow.function, *args)
 
-    return in_thread(call)
+    return _awaited(in_thread(call))
+
+
+async def _awaited(called: Awaitable[Any]) -> Any:
+    """What a plain function gives. One that wraps an ``async def`` gives a coroutine, which is awaited in the event
+    loop."""
+    result = await called
+    return await result if is_awaitable(result) else result
 
 
 def decode_input(execution: Execution) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import inspect
@@ -54,6 +55,18 @@ def name_of(function: Callable[..., Any]) -> str:
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine; also for partials and objects with an async ``__call__``."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_method(function))
+
+
+def mark_async(wrapper: Any, function: Callable[..., Any] | None = None) -> None:
+    """Let ``inspect`` and ``asyncio`` see that calls of an object give coroutines, as ``mock.patch`` and web frameworks
+    ask. On Python 3.11 ``inspect`` asks the code of a function, which the object then shows as its own."""
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(wrapper)
+        return
+    wrapper._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    if inspect.isfunction(function):
+        for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__"):
+            setattr(wrapper, name, getattr(function, name))
 
 
 def return_type(function: Callable[..., Any], scope: dict[str, Any] | None = None) -> Any:

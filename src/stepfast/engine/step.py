@@ -11,9 +11,9 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, overloa
 from ..errors import ConfigurationError
 from ..model.backoff import Backoff, check_backoff, seconds
 from ..model.names import check_name, refuse_unknown
-from .declaring import check_function, check_types, check_undo, warn_if_types_are_lost
+from .declaring import check_function, check_types, check_undo, located, warn_if_types_are_lost
 from .options import StepKeywords, shows_options
-from .signature import Shape, is_async, name_of, return_type
+from .signature import Shape, is_async, mark_async, name_of, return_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,6 +92,8 @@ class StepFunction(Generic[P, R]):
         self.shape = Shape(options.name or name_of(function), is_async(function), return_type(function, scope))
         self.work = Work(self.shape.name, function, self.shape, options)
         """As a plain call of it takes it; made once, because most calls are plain."""
+        if self.shape.is_async:
+            mark_async(self, function)
         check_types({"the result": self.shape.returns}, "step", function)
         warn_if_types_are_lost(function)
 
@@ -100,6 +102,22 @@ class StepFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<step {self.shape.name}>"
+
+
+def under_step(function: Any, what: str) -> Any:
+    """The function itself, where one declared with ``@step`` is declared as something else too. Options of the step
+    would have no effect there, and are refused by name."""
+    if not isinstance(function, StepFunction):
+        return function
+    options = function.options
+    given = [name for name in options.__dataclass_fields__ if getattr(options, name) is not None]
+    if given:
+        raise ConfigurationError(
+            f"{what} {located(function.function)} is declared over @step with {', '.join(given)}, which only "
+            f"ctx.step(…) applies. Give these to the {what} by options of its own and leave out @step; or, if it is a "
+            f"step elsewhere, declare the {what} with its function, {name_of(function)}.function"
+        )
+    return function.function
 
 
 class UndoableStep(StepFunction[P, R]):

@@ -245,7 +245,7 @@ class StepCall(DurableCall[T]):
         except BaseException:
             blocking.abandoned = True
             raise
-        return await result if _is_awaitable(result) else result
+        return await result if is_awaitable(result) else result
 
     async def _bounded(self, future: asyncio.Future[Any]) -> Any:
         """Wait for a try no longer than its timeout, even if it ignores being cancelled."""
@@ -375,7 +375,7 @@ def cancelled_by_code(error: BaseException, what: str, step: str | None = None) 
     ).with_traceback(error.__traceback__)
 
 
-def _is_awaitable(result: Any) -> bool:
+def is_awaitable(result: Any) -> bool:
     """Whether a plain function gave something that is to be awaited. Most give data, of which the class tells."""
     kind = type(result)
     return (hasattr(kind, "__await__") or kind is GeneratorType) and inspect.isawaitable(result)

@@ -15,7 +15,8 @@ from ..model.payload import json_schema
 from ..model.rows import Definition
 from .declaring import check_types, input_parameter
 from .options import WorkflowKeywords
-from .signature import code_version, input_type, is_async, module_of, name_of, return_type
+from .signature import code_version, input_type, is_async, mark_async, module_of, name_of, return_type
+from .step import under_step
 
 I = TypeVar("I", contravariant=True)  # noqa: E741
 O = TypeVar("O", covariant=True)  # noqa: E741
@@ -75,7 +76,7 @@ class Workflow(Generic[I, O]):
         options: WorkflowOptions,
         scope: dict[str, Any] | None = None,
     ) -> None:
-        self.function = function
+        self.function = function = under_step(function, spoken(kind))
         self.kind = kind
         self.name = check_name(name or name_of(function), f"the name of a {spoken(kind)}")
         self.dag = self.name
@@ -89,6 +90,8 @@ class Workflow(Generic[I, O]):
         check_types({"the input": self.input_type, "the result": self.output_type}, spoken(kind), function)
         self.__name__ = self.name
         self.__doc__ = function.__doc__
+        if self.is_async:
+            mark_async(self)
 
     @property
     def queue(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from ..engine.signature import input_type, is_async, name_of, positional, source_line
+from ..engine.step import under_step
 from ..engine.step_call import being_cancelled, cancelled_by_code
 from ..errors import ConfigurationError, InvalidInput, PayloadError, sentence
 from ..model.payload import Payloads, check_type
@@ -33,6 +34,7 @@ def declared(name: str, function: Callable[..., Any]) -> Handler:
     what = f"the handler of {name!r}"
     if not callable(function):
         raise ConfigurationError(f"{what} must be a function, not {type(function).__name__}")
+    function = under_step(function, "remote handler")
     parameters = positional(function)
     needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     if not parameters or len(needed) > 2:
