@@ -14,7 +14,7 @@ import msgspec
 
 from ..model.admission import Usage
 from ..model.gate import Decision, Gate
-from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
+from ..model.records import Answer, Lane, Mail, StepRecord, StepRunning, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.rescheduling import NewTime
 from ..model.rows import (
@@ -273,6 +273,14 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
             _json(worker.schedules), _json(worker.limits),
         )  # fmt: skip
         await self._drive(put, "register", [row])
+
+    async def tell_progress(self, worker: str, entries: Sequence[StepRunning]) -> None:
+        """What steps are doing, of runs that are still this worker's; no row of a run is locked for it."""
+        rows = [
+            (e.run_id, worker, e.claim, e.branch, e.position, e.name, e.detail, e.data, e.format, e.since_ms)
+            for e in entries
+        ]
+        await self._drive(put, "tell_progress", rows)
 
     async def worker_state(self, worker: str, state: str) -> None:
         """A worker says it is stopping."""

@@ -30,6 +30,7 @@ from .journal import Journal
 from .kit import Kit
 from .leaving import Leaving
 from .mailman import Mailman
+from .progress import Progress
 from .slots import Slots
 from .time_limits import TimeLimits
 
@@ -55,7 +56,8 @@ class Executor:
         self._me = kit.me
         self.slots = Slots(kit, self._threads, slots_freed)
         self.running, self.idle = self.slots.running, self.slots.idle
-        self._host = WorkerHost(kit, journal, mailman, errands, self.slots)
+        self.progress = Progress(kit)
+        self._host = WorkerHost(kit, journal, mailman, errands, self.slots, self.progress)
         self._leaving = Leaving(kit, journal, graphs, self.slots)
         self.cache = self._leaving.cache
         divergence = Divergence(kit, errands, journal)
@@ -148,6 +150,7 @@ class Executor:
 
     async def close(self) -> None:
         """Let go of threads and of handlers that ignored being cancelled."""
+        await self.progress.close()
         self._threads.close()
         self._host.close()
         tasks = self._limits.late | {e.task for e in self.running.values() if e.task is not None}

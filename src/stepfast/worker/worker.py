@@ -173,6 +173,7 @@ class Worker:
         """What is in the slots is made ready again, and what is in the journal is committed."""
         await self.duties.executor.give_back()
         await self.duties.journal.flush_all()
+        await self.duties.executor.progress.written()
 
     async def _end_claim(self) -> None:
         """Let a claim that is under way bring its runs, so that they go back at once. Not for long: what it brings too

@@ -63,6 +63,21 @@ SELECT u.* FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5:
 WHERE true
 ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
 
+-- name: tell_progress
+-- The same beside the journal, of runs that are this worker's under the claim that it knows. Their rows are not locked: a
+-- word that comes too late says nothing wrong, and no record waits for it.
+INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
+SELECT u.run_id, u.branch, u.position, u.name, u.detail, u.data, u.format, {now} - u.since_ms, {now}
+FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::text[],
+            $9::smallint[], $10::bigint[])
+     AS u(run_id, worker, claim, branch, position, name, detail, data, format, since_ms)
+{join} {schema}.runs r ON r.id = u.run_id AND r.worker = u.worker AND r.claim = u.claim
+WHERE true
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET name = excluded.name, updated_at = excluded.updated_at,
+    detail = COALESCE(excluded.detail, {schema}.progress.detail),
+    data = COALESCE(excluded.data, {schema}.progress.data);
+
 -- name: record_progress
 -- What long steps are doing, one word of each; the latest wins, and one without details keeps those of an earlier.
 INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)

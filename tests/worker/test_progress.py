@@ -1,0 +1,104 @@
+"""Progress is fire and forget: it is written beside the journal, and no record waits for it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from stepfast import Context, Settings, Stepfast
+from stepfast.model.records import StepRunning
+from tests.store.scene import Rows
+from tests.support.engine import PATIENCE, Gate, eventually
+
+SAID = "the progress of steps cannot be written"
+
+
+def working(app: Stepfast, gate: Gate, again: Gate) -> Any:
+    """A workflow whose first step tells of its progress, and stops at gates before and after it tells once more."""
+
+    @app.workflow
+    async def load(ctx: Context) -> str:
+        async def part() -> str:
+            ctx.progress("1 of 9")
+            await gate.passing()
+            ctx.progress("3 of 9", data={"done": 3})
+            await again.passing()
+            return "loaded"
+
+        return await ctx.step(part) + await ctx.step("after", lambda: "!")
+
+    return load
+
+
+async def test_a_failing_write_of_progress_holds_nothing_up(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The database refuses each row. It is logged once and dropped; when rows are taken again, so is the next word."""
+    gate, again = Gate(), Gate()
+    async with Stepfast(url) as app:
+        load = working(app, gate, again)
+        run = await app.start(load)
+        store = await app.store()
+        tell, refused = store.tell_progress, 0
+
+        async def refuse(*arguments: Any) -> None:
+            nonlocal refused
+            refused += 1
+            raise RuntimeError("no space left on device")
+
+        with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
+            async with app.worker():
+                patch.setattr(store, "tell_progress", refuse)
+                await gate.reached()
+                await eventually(lambda: refused == 1)
+                gate.open()
+                await again.reached()
+                await eventually(lambda: refused == 2)
+                patch.setattr(store, "tell_progress", tell)
+                again.open()
+                assert await run.result(timeout=PATIENCE) == "loaded!"
+    assert sum(SAID in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_lock_on_the_table_of_progress_holds_nothing_up(postgres_url: str) -> None:
+    """Another session holds the table for as long as it likes; steps are recorded, and runs end."""
+    gate, again = Gate(), Gate()
+    gate.open()
+    again.open()
+    async with Stepfast(postgres_url) as app:
+        load = working(app, gate, again)
+        rows = Rows(await app.store(), app.namespace, app.url.text)
+        try:
+            await rows.fetch("BEGIN")
+            await rows.fetch("LOCK TABLE [progress]")
+            runs = [await app.start(load) for _ in range(3)]
+            async with app.worker():
+                for run in runs:
+                    assert await run.result(timeout=PATIENCE) == "loaded!"
+                await rows.fetch("ROLLBACK")
+        finally:
+            await rows.close()
+
+
+async def test_progress_is_only_told_of_runs_that_are_held(url: str) -> None:
+    """What a worker says of a run under an older claim is not written; the latest word of a step is."""
+    gate, again = Gate(), Gate()
+    async with Stepfast(url, settings=Settings(running_after=60)) as app:
+        run = await app.start(working(app, gate, again))
+        async with app.worker(grace=0) as worker:
+            await gate.reached()
+            gate.open()
+            await again.reached()
+
+            async def told() -> list[Any]:
+                return [(step.detail, step.data) for step in await run.steps() if step.detail == "3 of 9"]
+
+            assert await eventually(told) == [("3 of 9", {"done": 3})]
+            [execution] = worker.duties.executor.running.values()
+            entry = StepRunning(run.id, execution.claim - 1, "", 0, "part", "late", None, 0)
+            store = await app.store()
+            await store.tell_progress(worker.id, [entry])
+            assert [step.detail for step in await run.steps()] == ["3 of 9"]
+            entry.claim += 1
+            await store.tell_progress(worker.id, [entry])
+            assert [step.detail for step in await run.steps()] == ["late"]
