@@ -45,6 +45,12 @@ class Settings:
     dag_retries: int = 2
     """Retries of a step of a dag: three calls, as a task has three attempts. A dag run has no attempts, so nothing but
     its own retries keeps a transient error of one step from failing, and undoing, the whole run."""
+    timeout: float | timedelta | None = None
+    """How long an attempt of a task or workflow that says nothing itself may be executed, waits excluded. None: for as
+    long as it takes, because no length fits both a mail and a nightly export, and one that is too short only repeats
+    the work. ``stepfast doctor`` and ``top`` name what has been executing for more than an hour."""
+    step_timeout: float | timedelta | None = None
+    """The same for one try of a step, also of a dag, a transaction or an undo; for the same reason."""
     undo_retries: int = 3
     """Retries of an undo that says nothing itself: more than a step has, because nobody tries it again later."""
     backoff_base: float = 1.0

@@ -21,9 +21,10 @@ from ..errors import ConfigurationError, StepfastError, message_of
 from ..model.records import WorkerInfo
 from ..model.redacting import scrub
 from ..stats import Stats
+from ..store.census import LONG_AT_WORK, AtWork
 from ..telemetry.overview import MOST, Overview, look
 from ..telling.words import count, lasting, printable
-from ..telling.workers import queues_of, worker_name
+from ..telling.workers import at_work_in_words, queues_of, worker_name
 from .options import time_option
 from .output import make_table, print_plain, write_json
 from .session import Session
@@ -45,6 +46,8 @@ class Screenful(NamedTuple):
 
     overview: Overview
     stats: Stats
+    long: list[AtWork]
+    """What has been executing for a long time."""
     took: float
     """Seconds that the database needed for the first part."""
 
@@ -87,11 +90,12 @@ class Watch:
         """How everything stands now; what has happened lately as of a few seconds ago."""
         began = time.monotonic()
         async with asyncio.timeout(_PATIENCE):
-            overview = await look(await self._app.store())
+            store = await self._app.store()
+            overview, long = await look(store), await store.long_at_work(LONG_AT_WORK, MOST)
         took = time.monotonic() - began
         if self._stats is None or began - self._stats_at >= _STATS_EVERY:
             self._stats, self._stats_at = await self._lately(), began
-        return Screenful(overview, self._stats, took)
+        return Screenful(overview, self._stats, long, took)
 
     async def _lately(self) -> Stats:
         """What has happened lately; where that takes too long, what was known before."""
@@ -167,6 +171,9 @@ def _headline(where: str, found: Screenful) -> Text:
         lines.append(f"something is due since {lasting(census.timer_lag)}, and no worker has made it ready")
     if census.undelivered:
         lines.append(f"{_counted(census.undelivered)} signals and ends of children have not reached their runs yet")
+    lines += [f"executing: {at_work_in_words(each)}" for each in found.long[:3]]
+    if len(found.long) > 3:
+        lines.append(f"and {len(found.long) - 3} more that have been executing for more than {lasting(LONG_AT_WORK)}")
     lines += [f"schedule {name!r} is late by {lasting(late)}" for name, late in found.overview.late[:3]]
     text = Text(printable(lines[0]), style="bold")
     return text.append("\n" + "\n".join(printable(line) for line in lines[1:]), style="not bold")
@@ -235,5 +242,9 @@ def _shape(found: Screenful) -> dict[str, Any]:
         "late_schedules": dict(overview.late),
         "ended": _ended(found.stats),
         "failures": [dataclasses.asdict(row) for row in found.stats.failures],
+        "long_running": [
+            {"run": each.run_id, "workflow": each.workflow, "step": each.step, "seconds": each.seconds}
+            for each in found.long
+        ],
         "answered_in": found.took,
     }  # fmt: skip

@@ -231,17 +231,23 @@ class StepCall(DurableCall[T]):
         if not self._work.shape.is_async:
             return self._call_in_thread()
         call: Awaitable[Any] = self._work.function(*self._args, **self._kwargs)
-        return call if self._work.options.timeout is None else self._in_own_task(call)
+        return call if self._timeout is None else self._in_own_task(call)
 
     def _in_own_task(self, call: Awaitable[Any]) -> Awaitable[Any]:
         return self._bounded(self._execution.clock.task(_no_exit(call, self)))
+
+    @property
+    def _timeout(self) -> Any:
+        """Seconds that one try may take."""
+        own = self._work.options.timeout
+        return self._execution.recorder.settings.step_timeout if own is None else own
 
     async def _call_in_thread(self) -> Any:
         work = self._work
         blocking = BlockingTry(work.function, self._args, self._kwargs)
         try:
             call = self._execution.recorder.run_in_thread(blocking)
-            result = await (call if work.options.timeout is None else self._bounded(asyncio.ensure_future(call)))
+            result = await (call if self._timeout is None else self._bounded(asyncio.ensure_future(call)))
         except BaseException:
             blocking.abandoned = True
             raise
@@ -249,7 +255,7 @@ class StepCall(DurableCall[T]):
 
     async def _bounded(self, future: asyncio.Future[Any]) -> Any:
         """Wait for a try no longer than its timeout, even if it ignores being cancelled."""
-        waited, timer, timeout = {future}, None, self._work.options.timeout
+        waited, timer, timeout = {future}, None, self._timeout
         if timeout is not None:
             late = asyncio.get_running_loop().create_future()
             waited.add(late)

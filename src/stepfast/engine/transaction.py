@@ -44,7 +44,7 @@ class TransactionCall(StepCall[T]):
         address = (self.branch, self.position)
         try:
             return await execution.recorder.errands.transact(
-                execution, address, self._inside, self._record_of, self._work.options.timeout
+                execution, address, self._inside, self._record_of, self._timeout
             )
         except asyncio.CancelledError:
             if execution.closed is not None or not being_cancelled():

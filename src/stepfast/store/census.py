@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -23,8 +23,26 @@ class Census(Struct):
     """Schedules that nobody has come to in time: the name, whether code declares it, and for how many seconds."""
 
 
+LONG_AT_WORK = 3600.0
+"""Seconds. What has been executing for longer is named to operators: it may hang."""
+
+
+class AtWork(NamedTuple):
+    """A run that a worker executes, or a step of it."""
+
+    run_id: str
+    workflow: str
+    step: str | None
+    seconds: float
+    """For how long."""
+
+
 class CensusStore(Protocol):
     """A database that can be watched."""
+
+    async def long_at_work(self, seconds: float, most: int) -> list[AtWork]:
+        """What has been executing for so long, the longest first; looking at ``most`` runs that workers hold."""
+        ...
 
     async def census(self, most: int) -> Census:
         """How things stand now, counting up to ``most`` of each."""
@@ -45,6 +63,11 @@ class BaseCensus:
         queues = await self.ready(most)
         late = [(name, bool(declared), ms / 1000) for name, declared, ms in await self._fetch("census_schedules", most)]
         return Census(runs, lag, undelivered, queues, late)
+
+    async def long_at_work(self, seconds: float, most: int) -> list[AtWork]:
+        """What has been executing for so long; of a run rather its steps than itself."""
+        rows = await self._fetch("long_at_work", int(seconds * 1000), most)
+        return [AtWork(run_id, workflow, step, lasted / 1000) for run_id, workflow, step, lasted in rows]
 
     async def ready(self, most: int) -> dict[str, tuple[int, float]]:
         """How much is ready in each queue that has something, and for how many seconds its first run has been."""

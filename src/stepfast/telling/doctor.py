@@ -16,10 +16,12 @@ from ..model.redacting import redact, scrub
 from ..model.rows import Definition
 from ..model.schedules import ScheduleRow
 from ..store import Store
+from ..store.census import LONG_AT_WORK, AtWork
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.protocol import Check
+from ..telemetry.overview import MOST
 from .words import count, lasting, listed
-from .workers import claiming_workers, live_workers, serves, worker_name
+from .workers import at_work_in_words, claiming_workers, live_workers, serves, worker_name
 
 
 async def examine(app: Stepfast, store: Store) -> list[Check]:
@@ -70,6 +72,7 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
         *_queues_check(await store.queues(), found),
         *_namesakes_check(found),
         _suspects_check(suspects),
+        _long_check(await store.long_at_work(LONG_AT_WORK, MOST)),
         _schedules_check(schedules, found),
         Check("dead_letters", True, "there are some: `stepfast runs --dead`" if dead else "none"),
     ]
@@ -132,6 +135,15 @@ def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:
     total = sum(number for _, _, number in suspects)
     where = listed([f"{number} of {workflow!r} in queue {queue!r}" for queue, workflow, number in suspects])
     return Check("suspects", True, f"workers died with {count(total, 'run')} that wait to be tried in groups: {where}")
+
+
+def _long_check(found: Sequence[AtWork]) -> Check:
+    """What has been executing for a long time may be meant to, or hang."""
+    if not found:
+        return Check("long_running", True, f"nothing has been executing for more than {lasting(LONG_AT_WORK)}")
+    return Check(
+        "long_running", True, f"executing for a long time: {listed([at_work_in_words(each) for each in found])}"
+    )
 
 
 def _schedules_check(schedules: Sequence[ScheduleRow], found: Sequence[WorkerInfo]) -> Check:

@@ -9,8 +9,11 @@ from ..model.moments import moment
 from ..model.records import WorkerInfo
 from ..model.serving import claiming_workers, serves, serves_queue
 from ..reports import ExecutedBy
+from ..store.census import AtWork
+from .words import lasting
 
 __all__ = [
+    "at_work_in_words",
     "claiming_workers",
     "executor",
     "executor_name",
@@ -49,6 +52,12 @@ def live_workers(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
 def queues_of(worker: WorkerInfo) -> str:
     """The queues it looks at, in words."""
     return "all" if worker.queues is None else ", ".join(worker.queues)
+
+
+def at_work_in_words(each: AtWork) -> str:
+    """What has been executing for a long time, and for how long."""
+    step = "" if each.step is None else f", step {each.step!r}"
+    return f"run {each.run_id} ({each.workflow}{step}) for {lasting(each.seconds)}"
 
 
 def worker_shape(worker: WorkerInfo) -> dict[str, Any]:

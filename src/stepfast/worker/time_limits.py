@@ -20,6 +20,8 @@ class TimeLimits:
 
     def __init__(self, kit: Kit, attempts: Attempts, slots: Slots) -> None:
         self._clock = kit.clock
+        self._default: Any = kit.settings.timeout
+        self._default_of_step: Any = kit.settings.step_timeout
         self._attempts = attempts
         self._slots = slots
         self._loop = asyncio.get_running_loop()
@@ -28,11 +30,14 @@ class TimeLimits:
 
     def begin(self, execution: Execution) -> None:
         """An attempt begins. Undos have no limit; nor has a dag run whose steps are all settled."""
-        claimed, options = execution.claimed, execution.workflow.options
-        if claimed.timeout_ms is None and options.timeout is None and claimed.deadline_in_ms is None:
+        claimed, timeout = execution.claimed, execution.workflow.options.timeout
+        if claimed.timeout_ms is not None:
+            timeout = claimed.timeout_ms / 1000
+        elif timeout is None:
+            timeout = self._default if claimed.dag_step is None else self._default_of_step
+        if timeout is None and claimed.deadline_in_ms is None:
             return
         if not claimed.undoing and kind_of(execution.workflow).bounded:
-            timeout = claimed.timeout_ms / 1000 if claimed.timeout_ms is not None else options.timeout
             self._set(execution, timeout)
 
     def _set(self, execution: Execution, timeout: float | None) -> None:
