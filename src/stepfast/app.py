@@ -29,7 +29,7 @@ from .engine.options import (
 )
 from .engine.sending import UNTOLD, starting
 from .engine.workflow import TASK, WORKFLOW, Workflow
-from .errors import ConfigurationError, ContextMisuse, UnknownWorkflow
+from .errors import ConfigurationError, ContextMisuse, RunNotFound, UnknownWorkflow
 from .listing import ListKeywords, store_filters
 from .model.backoff import seconds
 from .model.ids import run_id_of
@@ -275,6 +275,23 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     def get(self, run_id: str) -> Run[Any]:
         """A handle for a run, without a query; RunNotFound for a text that is not the id of any."""
         return Run(run_id_of(run_id), self._connect, self._payloads)
+
+    @overload
+    async def find(self, workflow: Workflow[I, O], *, key: str) -> Run[O]: ...
+    @overload
+    async def find(self, workflow: str, *, key: str) -> Run[Any]: ...
+    async def find(self, workflow: Workflow[Any, Any] | str, *, key: str) -> Run[Any]:
+        """The run of a workflow that was started with a key. RunNotFound if there is none: it was never started, or its
+        retention is over, or its key was given up by ``debounce``."""
+        code = workflow if isinstance(workflow, Workflow) else self.workflows.get(workflow)
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        if not isinstance(name, str):
+            raise ConfigurationError(f"app.find takes a workflow or its name, not {workflow!r}")
+        check_name(key, "the key", self.settings.max_name)
+        run_id = await (await self.store()).run_with_key(name, key)
+        if run_id is None:
+            raise RunNotFound(f"of workflow {name!r} with the key {key!r}")
+        return Run(run_id, self._connect, self._payloads, Any if code is None else code.output_type, known=True)
 
     async def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
         """A page of runs, newest first unless told otherwise: ``app.runs(workflow=checkout, status="failed")``.

@@ -80,6 +80,14 @@ class SyncApp:
         """A handle for a run, without a query."""
         return SyncRun(self._app.get(run_id), self)
 
+    @overload
+    def find(self, workflow: Workflow[I, O], *, key: str) -> SyncRun[O]: ...
+    @overload
+    def find(self, workflow: str, *, key: str) -> SyncRun[Any]: ...
+    def find(self, workflow: Workflow[Any, Any] | str, *, key: str) -> SyncRun[Any]:
+        """The run of a workflow that was started with a key."""
+        return SyncRun(self.call(self._app.find(workflow, key=key)), self)
+
     def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send a signal to a run."""
         self.call(self._app.signal(run_id, name, value, connection=connection), connection)

@@ -370,3 +370,12 @@ def test_retry_a_dead_letter(stepfast: Verbs, shop: Shop) -> None:
     stepfast("retry", letter)
     run = stepfast.json("show", letter)
     assert (run["status"], run["losses"]) == ("queued", 0)
+
+
+def test_a_run_is_named_by_its_workflow_and_key(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("nothing", key="o-1")
+    assert stepfast.json("show", "nothing", "--key", "o-1")["id"] == run_id
+    said = stepfast.error("show", "nothing", "--key", "o-2", code=3)
+    assert "there is no run of workflow 'nothing' with the key 'o-2'" in said
+    assert stepfast.json("cancel", "--workflow", "nothing", "--key", "o-1", "--yes")["cancelled"] == 1
+    assert stepfast.json("result", "nothing", "--key", "o-1", code=1)["status"] == "cancelled"

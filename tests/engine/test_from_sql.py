@@ -259,6 +259,15 @@ async def test_what_cannot_be_is_refused_with_a_state_and_a_sentence(app: Stepfa
     assert await sql.fetchval("SELECT count(*) FROM stepfast.mailbox") == 0
 
 
+async def test_a_run_is_found_by_its_key_from_sql(app: Stepfast, sql: Any) -> None:
+    declare(app)
+    run = await app.start("fulfil", {"n": 1}, key="a")
+    held = await app.start("checkout", {"id": "1", "cents": 3}, key="b", debounce=60)
+    call = "SELECT stepfast.find($1, $2)::text"
+    asked = (("fulfil", "a"), ("checkout", "b"), ("checkout", "a"), ("fulfil", None))
+    assert [await sql.fetchval(call, *each) for each in asked] == [run.id, held.id, None, None]
+
+
 async def test_runs_are_made_due_from_sql(make_app: MakeApp, sql: Any, calls: Calls) -> None:
     app = make_app(settings=Settings(poll=0.05, sweep=0.05, moment=0, backoff_base=600, backoff_max=3600))
 

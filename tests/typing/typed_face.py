@@ -212,6 +212,8 @@ async def trigger(order: Order) -> None:
     assert_type(await app.start_many(checkout, [order, order], keys=["a", "b"]), list[Run[str]])
     assert_type(await app.start_many("checkout", [{}]), list[Run[Any]])
     assert_type(app.get(run.id), Run[Any])
+    assert_type(await app.find(checkout, key="a"), Run[str])
+    assert_type(await app.find("checkout", key="a"), Run[Any])
     assert_type(await run.status(), str)
     assert_type(await run.info(), RunInfo)
     assert_type(await run.steps(), list[StepInfo])

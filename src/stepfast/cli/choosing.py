@@ -27,6 +27,7 @@ class Choice:
     queue: Annotated[str | None, option("--queue", "-q")] = None
     reason: Annotated[str | None, option("--reason", help=", ".join(statuses.REASONS))] = None
     tag: Annotated[str | None, option("--tag")] = None
+    key: Annotated[str | None, option("--key", help="Started with this key.")] = None
     since: Annotated[float | None, time_option("--since", help="Created within the last 10m, 2h, 1d …")] = None
     older_than: Annotated[float | None, time_option("--older-than", help="Created longer ago than 10m, 2h, 1d …")] = (
         None
@@ -40,7 +41,7 @@ class Choice:
         """The filters that were given."""
         given: ListKeywords = {
             "workflow": self.workflow, "status": self.status, "queue": self.queue, "reason": self.reason,
-            "tag": self.tag, "since": self.since, "older_than": self.older_than,
+            "tag": self.tag, "key": self.key, "since": self.since, "older_than": self.older_than,
         }  # fmt: skip
         return given
 

@@ -14,6 +14,12 @@ from .times import moment, span
 RunArgument = Annotated[str, typer.Argument(help="The run's id, or the beginning of it.")]
 
 
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", help="Name a workflow instead of an id: its run of this key.", show_default=False),
+]
+
+
 def option(*names: str, help: str | None = None, **more: Any) -> Any:
     """An option whose default is not worth a word."""
     return typer.Option(*names, help=help, show_default=False, **more)

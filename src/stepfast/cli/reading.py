@@ -21,7 +21,7 @@ from ..telling.words import ago, brief, lasting, printable, shortened
 from ..telling.workers import executor, executor_name
 from .graphs import write_standing
 from .lists import took, write_runs
-from .options import RunArgument, option, time_option
+from .options import KeyOption, RunArgument, option, time_option
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
 from .session import Session
 from .steps import write_children, write_steps
@@ -77,6 +77,7 @@ async def runs(
 async def show(
     session: Session,
     run: RunArgument,
+    key: KeyOption = None,
     activity: Annotated[bool, typer.Option("--activity", "-a", help="Also every call, failed tries included.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="The error with the library's own frames.")] = False,
     svg: SvgOption = None,
@@ -85,10 +86,10 @@ async def show(
     when it did what."""
     if svg is not None:
         refuse_both(session, svg, "run")
-        await write_timeline(session, run, svg)
+        await write_timeline(session, run, svg, key)
         return
     async with session.looking() as app:
-        handle = await find_run(app, run)
+        handle = await find_run(app, run, key)
         info = await handle.info()
         steps = await steps_of(app, info)
         values = await handle.values()

@@ -14,7 +14,7 @@ from ..app import Stepfast
 from ..errors import RunCancelled, RunFailed
 from ..telling.finding import find_run
 from .exits import FAILED, complain
-from .options import RunArgument, json_argument, moment_option, option, time_option
+from .options import KeyOption, RunArgument, json_argument, moment_option, option, time_option
 from .output import say, write_json, write_value
 from .session import Session
 
@@ -79,11 +79,12 @@ async def start(
 async def result(
     session: Session,
     run: RunArgument,
+    key: KeyOption = None,
     timeout: Annotated[float | None, time_option("--timeout", "-t", help="Exit with 4 after this.")] = None,
 ) -> None:
     """Wait for a run's end and print its result as JSON. Exits with 1 if the run failed or was cancelled."""
     async with session.writing() as app:
-        await _print_result(app, (await find_run(app, run)).id, timeout, session.json)
+        await _print_result(app, (await find_run(app, run, key)).id, timeout, session.json)
 
 
 @contextlib.contextmanager

@@ -36,17 +36,17 @@ def refuse_both(session: Session, svg: str | None, other: str) -> None:
         raise ConfigurationError(f"--svg and --json are two forms of the same {other}; give one of them")
 
 
-async def write_timeline(session: Session, run: str, file: str) -> None:
+async def write_timeline(session: Session, run: str, file: str, key: str | None = None) -> None:
     """Draw when a run did what. A long one has several pages, of which the first is drawn."""
     async with session.looking() as app:
-        timeline = await _timeline(app, run)
+        timeline = await _timeline(app, run, key)
     if timeline.pages > 1:
         say(f"only the first of {timeline.pages} pages is drawn: {timeline.total} rows are too many for one")
     write_svg(timeline_svg(timeline), file)
 
 
-async def _timeline(app: Stepfast, run: str) -> Timeline:
-    handle = await find_run(app, run)
+async def _timeline(app: Stepfast, run: str, key: str | None) -> Timeline:
+    handle = await find_run(app, run, key)
     info = await handle.info()
     return lay_out(info, await steps_of(app, info), await handle.activity(), await graph_of(app, info))
 

@@ -173,6 +173,11 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         """Every worker that is known."""
         return [_worker_info(row) for row in await self._fetch("workers")]
 
+    async def run_with_key(self, workflow: str, key: str) -> str | None:
+        """The id of the run that has a key."""
+        rows = await self._fetch("with_key", workflow, key)
+        return rows[0][0] if rows else None
+
     async def suspects(self) -> list[tuple[str, str, int]]:
         """How many runs that workers have died with are ready."""
         return sorted(tuple(row) for row in await self._fetch("count_suspects"))

@@ -34,7 +34,7 @@ class AtWork(NamedTuple):
     workflow: str
     step: str | None
     seconds: float
-    """For how long."""
+    """For how long it has been executing."""
 
 
 class CensusStore(Protocol):

@@ -305,6 +305,11 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         """Every worker that is registered, dead ones included."""
         ...
 
+    async def run_with_key(self, workflow: str, key: str) -> str | None:
+        """The id of the run of a workflow that has a key, or that was debounced by it and has not begun; None: there is
+        none."""
+        ...
+
     async def suspects(self) -> list[tuple[str, str, int]]:
         """How many runs that workers have died with are ready: (queue, workflow, count)."""
         ...

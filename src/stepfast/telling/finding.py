@@ -15,8 +15,11 @@ _SHORTEST = 4
 _TOLD = 3
 
 
-async def find_run(app: Stepfast, text: str) -> Run[Any]:
-    """The run that is meant. A whole id is not looked up here; whoever asks something of the run will see."""
+async def find_run(app: Stepfast, text: str, key: str | None = None) -> Run[Any]:
+    """The run that is meant: by its id, or with a key by its workflow. A whole id is not looked up here; the next
+    question about the run tells."""
+    if key is not None:
+        return app.get((await app.find(text, key=key)).id)
     bounds = ids_beginning_with(text)
     if bounds is None or len(text.strip()) < _SHORTEST or bounds[0] == bounds[1] or is_id(text.lower()):
         return app.get(bounds[0] if bounds is not None and bounds[0] == bounds[1] else text)

@@ -15,6 +15,14 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, o
        (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
 FROM {schema}.runs WHERE id = $1;
 
+-- name: with_key
+-- The run of a workflow ($1) that has a key ($2), or that was debounced by it and has not begun.
+SELECT id::text AS id, 0 AS n FROM {schema}.runs WHERE workflow = $1 AND key = $2 AND key IS NOT NULL
+UNION ALL
+SELECT id::text, 1 FROM {schema}.runs
+WHERE workflow = $1 AND debounced = $2 AND debounced IS NOT NULL AND started_at IS NULL AND completed_at IS NULL
+ORDER BY n LIMIT 1;
+
 -- name: heir
 -- The last of the runs that one went on as; itself, if it did not.
 WITH RECURSIVE chain AS (

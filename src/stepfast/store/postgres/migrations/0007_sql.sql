@@ -1,7 +1,8 @@
 -- compatible from: 1
 --
 -- From SQL: a caller without Python (a trigger, a script, a program in another language) starts, signals, cancels,
--- resumes and reschedules runs by five functions, as part of the transaction that calls them.
+-- resumes and reschedules runs by five functions, as part of the transaction that calls them. A sixth, `find`, gives the
+-- run that has a key.
 --
 --   start       inserts the rows that a start in Python inserts, checked against the newest definition as a start without
 --               the code is: the workflow is known, the input fits by type, required and unknown fields, enum and items.
@@ -298,6 +299,23 @@ BEGIN
            CASE WHEN s.pending = 0 THEN due + expires END, dag.concurrency_key, dag.format, dag.created_at,
            CASE WHEN s.pending = 0 THEN dag.ready_at END, dag.graph, dag.id, s.name, s.pending, s.n, {schema}.sql_new_seed()
     FROM steps s;
+END
+$$;
+
+-- The run of a workflow that was started with a key: `SELECT {schema}.find('checkout', 'o-1')`. NULL, if there is none. One
+-- that was debounced by the key, and has not begun, is found by callers who may read that.
+CREATE FUNCTION {schema}.find(workflow text, key text) RETURNS uuid
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found uuid := (SELECT r.id FROM {schema}.runs r WHERE r.workflow = find.workflow AND r.key = find.key);
+BEGIN
+    IF found IS NULL AND has_column_privilege('{schema}.runs', 'debounced', 'SELECT') THEN
+        found := (SELECT r.id FROM {schema}.runs r
+                  WHERE r.workflow = find.workflow AND r.debounced = find.key
+                    AND r.started_at IS NULL AND r.completed_at IS NULL);
+    END IF;
+    RETURN found;
 END
 $$;
 
