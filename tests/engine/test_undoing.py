@@ -91,6 +91,40 @@ async def test_the_undos_are_listed_with_words_of_their_own(app: Stepfast, trip:
     assert undos == [("unbook", "undo", "compensated"), ("unbook", "undo", "compensation_failed")]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_undo_goes_by_the_name_that_it_was_declared_with(app: Stepfast, fails: bool) -> None:
+    """In a workflow and in a dag, where it is listed, and where it fails."""
+
+    @step(name="give it back", retries=0)
+    def undo(*_: Any) -> None:
+        if fails:
+            raise ValueError("gone")
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=undo).step("take", lambda: 1)
+        raise ValueError("no")
+
+    async def broken(ctx: Any) -> None:
+        raise NonRetryableError("no")
+
+    @step(name="return it", retries=0)
+    def undo_in_dag(ctx: Any) -> None:
+        undo.function()
+
+    dag = app.dag("graph")
+    dag.declare(lambda ctx: 1, name="take", compensate=undo_in_dag)
+    dag.declare(broken, name="broken", after=["take"])
+    for run, name in ((await app.start(order), "give it back"), (await app.start(dag), "return it")):
+        await app.drain()
+        steps = await run.steps()
+        assert [each.undo for each in steps if each.name == "take"] == [name]
+        assert name in [each.name for each in steps]
+        error = (await run.info()).error
+        assert error is not None
+        assert (f"undo {name!r} of step 'take'" in error.message) == fails
+
+
 async def test_a_step_that_did_not_complete_is_not_undone(app: Stepfast, trip: Trip) -> None:
     """The failed step's own undo must not run."""
 

@@ -31,7 +31,7 @@ from .options import (
     shows_options,
 )
 from .signature import name_of
-from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
+from .step import NO_OPTIONS, StepFunction, StepOptions, recorded_name, step_options
 from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -164,7 +164,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
             check_takes_context(said.compensate, "compensate")
             before, caught = self._names(given.get("after", ())), self._caught({} if catch is None else catch)
         retries = self._settings.dag_retries if said.retries is None else said.retries
-        undo = None if said.compensate is None else name_of(said.compensate)
+        undo = None if said.compensate is None else recorded_name(said.compensate)
         needed = 1 if join == "any" else at_least
         dag_step = DagStep(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
         options = WorkflowOptions(self.queue, 1 + retries, said.timeout, None, said.backoff)

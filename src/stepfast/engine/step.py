@@ -128,6 +128,11 @@ class UndoableStep(StepFunction[P, R]):
         check_undo(options.compensate, function)
 
 
+def recorded_name(function: Callable[..., Any]) -> str:
+    """The name under which a function is recorded as a step, or as the undo of one."""
+    return function.shape.name if isinstance(function, StepFunction) else name_of(function)
+
+
 @overload
 def step(function: Callable[P, R], /) -> StepFunction[P, R]: ...
 @overload

@@ -23,8 +23,7 @@ from .failure import encode_error, step_failed, type_name
 from .heeding import heed
 from .run_logging import tell_try
 from .scope import BlockingTry, current_call, wake
-from .signature import name_of
-from .step import Undoable, Work
+from .step import Undoable, Work, recorded_name
 from .tasks import RunTask
 
 if TYPE_CHECKING:
@@ -329,7 +328,7 @@ class StepCall(DurableCall[T]):
             self._calls,
             self._encoded_arguments(),
             None,
-            None if undo is None or outcome != status.COMPLETED else name_of(undo),
+            None if undo is None or outcome != status.COMPLETED else recorded_name(undo),
         )
 
     async def _record_try(self, error: BaseException, failures: int, retry_ms: int) -> int:

@@ -71,7 +71,7 @@ async def call_undo(
     if isinstance(undo, StepFunction):
         options = undo.options.over(options)
     function = undo.function if isinstance(undo, StepFunction) else undo
-    shape = shape_of(function)
+    shape = undo.shape if isinstance(undo, StepFunction) else shape_of(function)
     try:
         work = Work(shape.name, function, shape, options)
         await UndoCall(execution, cursor, work, item.line, item.args, item.kwargs)
