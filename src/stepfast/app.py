@@ -37,7 +37,7 @@ from .model.names import check_name, check_namespace, check_queue, refuse_unknow
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.url import DatabaseUrl, parse_url
-from .planning import Plan, Planner, told_otherwise
+from .planning import ONE_INPUT, Plan, Planner, refuse_more, told_otherwise
 from .pruning import Progress, keep_for, prunable, prune
 from .queues import QueueVerbs
 from .registering import Registry, TaskDecorator, WorkflowDecorator
@@ -165,7 +165,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self,
         workflow: Workflow[Any, Any] | str,
         input: Any = None,
-        *,
+        *more: Any,
         key: str | None = None,
         connection: Any = None,
         debounce: Seconds | None = None,
@@ -180,7 +180,8 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         more starts of its key, each of which gives it another input and puts it off, at most until ``debounce_max``.
         """
         refuse_in_workflow("app.start", "ctx.start")
-        refuse_unknown("app.start", options, StartKeywords.__annotations__)
+        refuse_more("app.start", "input", more)
+        refuse_unknown("app.start", options, StartKeywords.__annotations__, ONE_INPUT)
         waits = check_debounce(debounce, debounce_max, key, connection, options)
         connected = await self._connect()
         if not self._knows_queues(connected):
@@ -218,14 +219,15 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self,
         workflow: Workflow[Any, Any] | str,
         inputs: Sequence[Any],
-        *,
+        *more: Any,
         keys: Sequence[str] | None = None,
         connection: Any = None,
         **options: Unpack[ChildKeywords],
     ) -> list[Run[Any]]:
         """Start a run for each input: one statement, all or none. ``keys`` gives each its key."""
         refuse_in_workflow("app.start_many", "ctx.start")
-        refuse_unknown("app.start_many", options, StartManyKeywords.__annotations__)
+        refuse_more("app.start_many", "list of inputs", more)
+        refuse_unknown("app.start_many", options, StartManyKeywords.__annotations__, ONE_INPUT)
         values = list(inputs)
         names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
         connected = await self._connect()
@@ -266,7 +268,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], parent: Parent
     ) -> tuple[list[NewRun], Any]:
         """What a run starts as its child: checked as any start."""
-        refuse_unknown("ctx.start", options, ChildKeywords.__annotations__)
+        refuse_unknown("ctx.start", options, ChildKeywords.__annotations__, ONE_INPUT)
         plan = await self._planner.plan(await self._connect(), workflow, cast(ChildKeywords, options))
         return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
 

@@ -10,7 +10,7 @@ import msgspec
 from .engine.dag import Dag
 from .engine.options import ChildKeywords, Seconds
 from .engine.workflow import Workflow, check_attempts
-from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
+from .errors import ConfigurationError, InvalidInput, UnknownOption, UnknownWorkflow
 from .model.backoff import check_priority, moment, seconds
 from .model.graph import Graph
 from .model.ids import child_id
@@ -187,6 +187,19 @@ def _check_start(given: ChildKeywords) -> None:
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise ConfigurationError(f"tags must be a list of strings, not {tags!r}")
     check_attempts(given.get("max_attempts"))
+
+
+ONE_INPUT = "; the input is one value, before the options: a dict, a dataclass"
+"""What is said beside an option that a start does not have: it may be meant as a part of the input."""
+
+
+def refuse_more(called: str, taken: str, more: tuple[Any, ...]) -> None:
+    """Refuse further inputs: a run has one."""
+    if more:
+        raise UnknownOption(
+            f"{called} takes one {taken}, but was given {1 + len(more)} of them. Pass what a run needs as one value: a "
+            "dict, a tuple, a dataclass. Options go by name"
+        )
 
 
 def told_otherwise(runs: Sequence[NewRun], payloads: Payloads) -> list[str]:

@@ -59,9 +59,14 @@ class SyncApp:
     def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartKeywords]) -> SyncRun[O]: ...
     @overload
     def start(self, workflow: str, input: Any = None, **options: Unpack[StartKeywords]) -> SyncRun[Any]: ...
-    def start(self, workflow: Any, input: Any = None, **options: Any) -> SyncRun[Any]:
+    def start(self, workflow: Any, input: Any = None, *more: Any, **options: Any) -> SyncRun[Any]:
         """Start a run; the options are those of ``app.start``."""
-        return SyncRun(self.call(self._app.start(workflow, input, **options), options.get("connection")), self)
+        return SyncRun(self.call(self._start(workflow, input, *more, **options), options.get("connection")), self)
+
+    @property
+    def _start(self) -> Any:
+        """As it takes, and refuses, what no type checker lets through."""
+        return self._app.start
 
     @overload
     def start_many(

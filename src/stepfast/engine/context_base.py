@@ -282,7 +282,8 @@ class ContextBase:
 
     def _make_sleep(self, duration: float | timedelta, where: str) -> SleepCall:
         self._check("ctx.sleep")
-        return SleepCall(self._execution, self._cursor, int(seconds(duration, "ctx.sleep") * 1000), None, where)
+        lasts_ms = int(seconds(duration, "the duration of ctx.sleep") * 1000)
+        return SleepCall(self._execution, self._cursor, lasts_ms, None, where)
 
     def _make_sleep_until(self, when: datetime, where: str) -> SleepCall:
         self._check("ctx.sleep_until")
@@ -292,7 +293,8 @@ class ContextBase:
         self._check("ctx.wait_signal")
         check_signal(name, self._execution.recorder.settings.max_name)
         check_type(type_, f"the value of signal {name!r}")
-        return SignalCall(self._execution, self._cursor, name, type_, _span(timeout, "ctx.wait_signal"), where)
+        limit = _span(timeout, "the timeout of ctx.wait_signal")
+        return SignalCall(self._execution, self._cursor, name, type_, limit, where)
 
     def _make_until(
         self,
@@ -305,7 +307,7 @@ class ContextBase:
         work, args = self._described("ctx.wait_until", target, args)
         self._check_undo(work, args, {})
         every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
-        pace = CheckPace(every_ms, _span(timeout, "timeout of ctx.wait_until"))
+        pace = CheckPace(every_ms, _span(timeout, "the timeout of ctx.wait_until"))
         return UntilCall(self._execution, self._cursor, work, where, args, pace)
 
     def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:

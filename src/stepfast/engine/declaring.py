@@ -115,10 +115,20 @@ def _check_context(function: Any, parameter: inspect.Parameter, kind: str, scope
             f"context. Write {_example(function)}{hint}"
         )
     if kind == "workflow" and ANY_WAY not in ways and _way(function) not in ways:
+        if _is_wrapped_async(function):
+            raise ConfigurationError(
+                f"{said} is an async def, but a decorator has wrapped it in a plain def. Write its inner function as "
+                "`async def wrapper(*args, **kwargs)`, which awaits the function"
+            )
         raise ConfigurationError(
             f"{said} is written with {_way(function)}, but its context is annotated with {_type_name(found)}. "
             f"Write {_example(function)}"
         )
+
+
+def _is_wrapped_async(function: Any) -> bool:
+    """Whether a plain def stands before an async def, by functools.wraps."""
+    return not is_async(function) and is_async(inspect.unwrap(function))
 
 
 def _refuse_contexts(

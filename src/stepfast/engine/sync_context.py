@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
+    NoReturn,
     ParamSpec,
     TypeVar,
     Unpack,
@@ -16,6 +19,7 @@ from typing import (
     overload,
 )  # fmt: skip
 
+from ..errors import ContextMisuse
 from .children import ChildRun
 from .context_base import ContextBase
 from .durable_call import call_line
@@ -163,6 +167,13 @@ class SyncContext(ContextBase):
         """Let others read a value; see ``Context.set``."""
         self._wait(self._make_set(key, value))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_ASYNC:
+                return functools.partial(_refuse, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _wait(self, call: Awaitable[Any]) -> Any:
         execution = self._execution
 
@@ -176,6 +187,17 @@ class SyncContext(ContextBase):
                 execution.tasks.performing = None
 
         return execution.clock.task_from_thread(self._loop, perform)
+
+
+_OF_ASYNC = ("map", "branch", "gather", "first")
+"""Calls of several branches at once, which one thread cannot make."""
+
+
+def _refuse(call: str, *_: Any, **__: Any) -> NoReturn:
+    raise ContextMisuse(
+        f"ctx.{call} is not for a plain def workflow: it makes several branches at once, and a plain def has one "
+        "thread. Write the workflow as an async def with a Context; its steps may be plain functions"
+    )
 
 
 class SyncChildRun(Generic[O]):

@@ -60,16 +60,17 @@ def check_signal(value: object, limit: int) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """What may have been meant by a name that is not known, as the end of a sentence."""
-    found = difflib.get_close_matches(name, list(known), 1)
+    found = difflib.get_close_matches(name, list(known), 1) if len(name) > 2 else []  # a letter resembles too much
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> None:
-    """An error, if an option is given that there is none of."""
+def refuse_unknown(what: str, given: Iterable[str], known: Collection[str], hint: str = "") -> None:
+    """An error, if an option is given that there is none of; with a hint at what else may have been meant."""
     for name in given:
         if name not in known:
             names = list(known)
-            raise UnknownOption(f"{what} has no option {name!r}{nearest(name, names) or ';'} it has {', '.join(names)}")
+            meant = nearest(name, names) or ";"
+            raise UnknownOption(f"{what} has no option {name!r}{meant} it has {', '.join(names)}{hint}")
 
 
 def check_namespace(value: str) -> str:

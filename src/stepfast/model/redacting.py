@@ -13,6 +13,8 @@ from urllib.parse import unquote, unquote_plus
 HIDDEN = "***"
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_NO_SLASHES = re.compile(r"(?:sqlite|postgres(?:ql)?|mysql|mariadb)(?:\+\w+)?:(?!//)", re.IGNORECASE)
+"""A scheme with too few slashes behind it. What follows is shown if it can only be the name of a file."""
 _USER = re.compile(r"[\w.~%+-]*")
 _HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]|[\w.%-]*)(?::\d{1,5})?(?:,(?:\[[0-9A-Fa-f:.%]*\]|[\w.%-]*)(?::\d{1,5})?)*")
 _PATH = re.compile(r"/?[^@?#:\s]*")
@@ -53,7 +55,11 @@ def redact(url: str) -> str:
     """The URL, with what may be secret in it replaced by ``***``."""
     scheme = _SCHEME.match(url)
     if scheme is None:
-        return url if _PLAIN.fullmatch(url) else HIDDEN
+        known = _NO_SLASHES.match(url)
+        if known is None:
+            return url if _PLAIN.fullmatch(url) else HIDDEN
+        is_file = known[0].lower().startswith("sqlite") and _PLAIN.fullmatch(url, known.end())
+        return url if is_file else known[0] + HIDDEN
     rest = url[scheme.end() :]
     if scheme[0].lower().startswith("sqlite") and rest.startswith("/"):
         return url  # a file has no password
