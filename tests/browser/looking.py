@@ -86,6 +86,24 @@ async def shown_twice(page: Page) -> int:
     return int(await page.evaluate(f"[...document.querySelectorAll('.list thead')].filter({seen}).length"))
 
 
+_CUT = """
+() => [...document.querySelectorAll("select")].flatMap((select) => [...select.options].map((option) => {
+  select.value = option.value;
+  const pen = document.createElement("canvas").getContext("2d");
+  const style = getComputedStyle(select);
+  pen.font = `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  const arrow = 14;
+  const room = select.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - arrow;
+  return pen.measureText(option.text).width <= room ? null : `${select.name}: ${option.text}`;
+})).filter((cut) => cut !== null)
+"""
+
+
+async def cut_options(page: Page) -> list[str]:
+    """The options of selectors that cannot be read whole when they are chosen."""
+    return list(await page.evaluate(_CUT))
+
+
 async def overhang(page: Page) -> int:
     """By how many pixels the page is wider than the window."""
     return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

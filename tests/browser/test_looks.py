@@ -11,7 +11,7 @@ import pytest
 
 from tests.browser.backstage import Backstage, in_browser
 from tests.browser.conftest import DESK, PHONE, window
-from tests.browser.looking import contrasts, overhang, shown_twice
+from tests.browser.looking import contrasts, cut_options, overhang, shown_twice
 from tests.browser.story import Told, told
 
 if TYPE_CHECKING:
@@ -69,10 +69,12 @@ async def test_every_page_can_be_read_and_fits(browser: Browser, shop: Told) -> 
                 assert await overhang(page) <= 0, name
                 if theme == "light" or name in _TWICE:
                     await picture(page, name if theme == "light" else f"{name}-dark")
+            assert await cut_options(page) == [], name
             await page.emulate_media(color_scheme="light")
             await page.set_viewport_size(PHONE)
             assert await overhang(page) <= 0, f"{name}, on a phone"
             assert await shown_twice(page) == 0, f"{name}, on a phone"
+            assert await cut_options(page) == [], f"{name}, on a phone"
             if name in _TWICE:
                 await picture(page, f"{name}-phone")
             await page.set_viewport_size(DESK)

@@ -30,6 +30,10 @@ def shop(url: str) -> Stepfast:
         await ctx.step("</svg><script>alert(1)</script>", lambda: 1)
         await ctx.start(visit_child)
 
+    @app.workflow(max_attempts=1)
+    async def refused(ctx: Context) -> None:
+        await ctx.options(retries=0).step("decline", decline)
+
     @app.task
     async def visit_child() -> None:
         pass
@@ -48,12 +52,30 @@ async def test_a_timeline_with_tries_and_links(url: str) -> None:
         async with browse(console(app, token=TOKEN)) as client:
             page = (await client.get(f"/runs/{run.id}")).text
         drawn = page[page.index("<svg") : page.index("</svg>")]
+        said = re.search(r"<title>.*?knock.*?>([^<>]+) · 3 tries<", drawn, re.DOTALL)
+        assert said is not None
+        assert f'<td data-name="took">{said[1]}' in page.replace("\n", ""), "the table and the timeline count alike"
         assert 'role="img"' in drawn and f"Timeline of run {run.id}" in drawn
         assert f'href="/runs/{child}"' in drawn and "ConnectionError" in drawn and "3 tries" in drawn
         assert "style=" not in page and "<script>alert" not in page
         async with browse(console(app, token=TOKEN, redact=["code"])) as client:
             veiled = (await client.get(f"/runs/{run.id}")).text
         assert "ConnectionError" in veiled and "zwq-xy" not in veiled
+
+
+def decline() -> None:
+    raise ValueError("card declined")
+
+
+async def test_an_error_and_what_is_beside_it_are_apart(url: str) -> None:
+    async with shop(url) as app:
+        run = await app.start("refused")
+        await app.drain()
+        async with browse(console(app, token=TOKEN)) as client:
+            page = (await client.get(f"/runs/{run.id}")).text
+            listed = (await client.get("/runs")).text
+    assert re.search(r"card declined(</\w+>)? <details><summary>1 failed try</summary>", page)
+    assert '<td data-name="error" class="cut rest">' in listed and 'data-name="input"' not in listed
 
 
 async def test_the_graph_of_a_dag_run(url: str) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.drawing.timeline import LABELS, PAGE, WIDTH, Band, Timeline, lay_out
+from stepfast.drawing.timeline import LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out
 from stepfast.model.graph import DagStep, Graph
 from stepfast.reports import Activity, StepInfo
 from tests.drawing.scenes import a_failure, a_run, a_step, an_error, at, numbered
@@ -50,6 +50,17 @@ def test_tries_stand_before_the_outcome() -> None:
     assert charge.note.text == "7 s · 3 tries"
     assert "try 1 failed after 1 s: ConnectionError: nobody answers" in charge.bars[0].told
     assert charge.track == (charge.bars[0].x, charge.bars[-1].x)
+
+
+def test_what_is_said_of_a_run_stands_behind_all_bars() -> None:
+    """Also of one whose only bar fills the axis."""
+    run = replace(a_run(0.343, status="failed"), error=an_error())
+    whole = lay_out(run, [a_step("charge", 0, 0.343, "failed", error=an_error())]).bands[0]
+    assert whole.note.text == "343 ms · ConnectionError"
+    assert whole.note.x >= max(bar.x + bar.width for bar in whole.bars)
+    named = replace(run, error=replace(an_error(), type="E" * 300))
+    note = lay_out(named, []).bands[0].note
+    assert note.text.endswith("…") and note.x + LETTER * len(note.text) <= WIDTH
 
 
 def test_a_step_that_failed_for_good_has_only_its_tries() -> None:
@@ -210,6 +221,12 @@ def test_nothing_overlaps_or_leaves_the_view(
             assert bar.x >= LABELS - 1e-6 and bar.x + bar.width <= WIDTH
         for one_bar, next_bar in pairwise(found.bars):
             assert one_bar.x + one_bar.width <= next_bar.x + 1e-6
+        if found.note.text:
+            wide = LETTER * len(found.note.text)
+            since = found.note.x - wide if found.note.ends else found.note.x
+            assert since >= 0 and since + wide <= WIDTH
+            for bar in found.bars:
+                assert since >= bar.x + bar.width - 1e-6 or since + wide <= bar.x + 1e-6, "words on a bar"
         assert found.y < timeline.height
     for gap in timeline.gaps:
         assert gap.x >= LABELS and gap.x + gap.width <= WIDTH

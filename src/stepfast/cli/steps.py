@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..engine.races import FIRST
 from ..engine.undo import UNDO_BRANCH
+from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.ticks import clock
 from ..reports import RunInfo, StepInfo
@@ -40,7 +41,8 @@ def _row(step: StepInfo, run: RunInfo, several: bool) -> tuple[str, ...]:
     kind = "" if step.kind == "step" else step.kind
     branch = "" if step.branch == UNDO_BRANCH else step.branch
     tries = str(step.attempts or "")
-    span = lasting(took) + ("" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued")
+    last = " (last try)" if step.attempts > 1 and step.kind != DAG_STEP else ""
+    span = lasting(took) + last + ("" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued")
     who = executor_name(step.executed_by) if several else ""
     return step.name, kind, branch, step.status, tries, span, step.undo or "", who, _outcome(step, run)
 

@@ -27,8 +27,12 @@ HEAD = 46.0
 BAND = 26.0
 LETTER = 6.2
 """How wide a letter is, more or less: nobody has measured the font of the reader."""
+_WIDE_LETTER = 7.2
+"""How wide a letter is where text must not be cut."""
 _LEAST = 3.0
 """A bar is at least so wide: what took no time can be seen, too."""
+_LONGEST_NOTE = 40
+"""Letters of what stands beside the run itself; all of it is told to a reader who points at it."""
 _CLOSE = 1.0
 """Equal bars that are closer to each other become one. In a band of many steps they may be farther apart."""
 
@@ -154,7 +158,8 @@ def _scale(run: RunInfo, whole: Row, rows: list[Row], *, collapse: bool, alone: 
     start = min([*bounds, *(stretch.start for stretch in stretches)])
     end = max([*bounds, *(stretch.end for stretch in stretches)])
     work = [span for stretch in stretches for span in _moments(stretch)]
-    return make_scale(start, end, work, LABELS, WIDTH - LABELS - MARGIN, collapse=collapse)
+    room = _WIDE_LETTER * len(_run_note(whole)) + 6
+    return make_scale(start, end, work, LABELS, WIDTH - LABELS - MARGIN - room, collapse=collapse)
 
 
 def _moments(stretch: Stretch) -> list[tuple[float, float]]:
@@ -199,7 +204,7 @@ def _band(row: Row, before: Row | None, number: int, scale: Scale) -> Band:
         count=row.count,
         track=_track(row, scale, bars),
         bars=tuple(bars),
-        note=_note(row, bars),
+        note=_note(row, bars, scale),
         told=(*row.told, row.note) if row.count == 1 else (f"{row.count} times {row.name!r}: {row.state}", row.note),
         child=row.child,
         undo=row.undo,
@@ -251,18 +256,28 @@ def _apart(bars: list[Bar], edge: float) -> list[Bar]:
     return found
 
 
-def _note(row: Row, bars: list[Bar]) -> Note:
+def _run_note(whole: Row) -> str:
+    return whole.note if len(whole.note) <= _LONGEST_NOTE else whole.note[: _LONGEST_NOTE - 1] + "…"
+
+
+def _note(row: Row, bars: list[Bar], scale: Scale) -> Note:
     """Beside the last of its own bars, else before the first one; as much of it as there is room for. That of the run
-    is told in any case."""
+    has room of its own behind the axis."""
+    if row.kind == RUN:
+        return Note(scale.parts[-1].x + scale.parts[-1].width + 6, _run_note(row), False)
     own = [bar for bar in bars if not bar.undo] or bars
     right = own[-1].x + own[-1].width if own else LABELS
     undo = bars[len(own)].x if len(own) < len(bars) else WIDTH
-    left = own[0].x if own and row.kind != RUN else LABELS
+    left = own[0].x if own else LABELS
     end = bars[-1].x + bars[-1].width if bars else LABELS
     short = row.note.partition(" · ")[0]
-    for text in (row.note,) if row.kind == RUN else (row.note, short):
+    for text in (row.note, short):
         wide = LETTER * len(text) + 6
-        for x, room, ends in ((right, undo - right, False), (end, WIDTH - end, False), (left, left - LABELS, True)):
+        for x, room, ends in (
+            (right, undo - right, False),
+            (end, WIDTH - MARGIN - end, False),
+            (left, left - LABELS, True),
+        ):
             if wide <= room:
                 return Note(x - 6 if ends else x + 6, text, ends)
-    return Note(LABELS + 8, row.note, False) if row.kind == RUN else Note(right, "", False)
+    return Note(right, "", False)

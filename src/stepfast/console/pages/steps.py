@@ -60,7 +60,7 @@ def _row(
     address = (step.branch, step.position)
     failed = _inside(step, history.tries) if step.kind == DAG_STEP else tries.get(address, ())
     return StepRow(
-        step, _state(step), _took(history.info, step), _outcome(history.info, step),
+        step, _state(step), _took(history.info, step, failed), _outcome(history.info, step),
         None if step.number is None or step.kind == UNDO else undos.get(step.number),
         failed,
         _payload(visit, history, step, "output"),
@@ -101,11 +101,16 @@ def _state(step: StepInfo) -> str:
     return ""
 
 
-def _took(run: RunInfo, step: StepInfo) -> str:
+def _took(run: RunInfo, step: StepInfo, failed: Sequence[Activity]) -> str:
+    """From its first try to its end, as in the timeline; and the last try alone, if there were several."""
     if step.started_at is None or step.status == status.SKIPPED:
         return ""
-    span = lasting(((step.completed_at or run.read_at) - step.started_at).total_seconds())
-    return span + ("" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued")
+    end = step.completed_at or run.read_at
+    last = lasting((end - step.started_at).total_seconds())
+    said = [lasting((end - min([step.started_at, *(each.started_at for each in failed)])).total_seconds())]
+    said += [f"the last try {last}"] if step.attempts > 1 and last != said[0] else []
+    said += [] if step.queue_wait is None else [f"{lasting(step.queue_wait)} of it queued"]
+    return ", ".join(said)
 
 
 def _outcome(run: RunInfo, step: StepInfo) -> str:
