@@ -103,6 +103,12 @@ def test_the_doctor_looks_at_everything(stepfast: Verbs, shop: Shop) -> None:
     assert "schema" in stepfast("doctor", code=code).stdout
 
 
+def test_what_is_well_has_no_advice_for_scripts(stepfast: Verbs, shop: Shop, url: str) -> None:
+    shop.started("nap")
+    checks = stepfast.json("doctor", code=1 if url.startswith("postgres") else 0)
+    assert {check["check"]: check["advice"] for check in checks if check["ok"] and check["advice"]} == {}
+
+
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_server_that_forgets_is_wrong(stepfast: Verbs, shop: Shop) -> None:
     """SQLite is opened so that it does not."""

@@ -46,14 +46,67 @@ async def logged(caplog: pytest.LogCaptureFixture, app: Stepfast) -> list[loggin
 
 
 async def test_a_failure_is_told_with_step_message_and_the_users_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """One traceback, of the user's code alone."""
     tried, ended = await logged(caplog, Stepfast("sqlite://"))
-    assert f"step 'charge', try 1 failed with NonRetryableError: {SECRET}; no further try" in tried.getMessage()
+    said = f"step 'charge', try 1 failed with NonRetryableError: {SECRET}; no further try (at test_run_logging.py:"
+    assert said in tried.getMessage()
     assert "failed for good (code): StepFailed: step 'charge' failed: NonRetryableError" in ended.getMessage()
+    text = logging.Formatter().format(ended)
+    assert "in declined" in text and "raise NonRetryableError(SECRET)" in text
+    assert "in checkout" in text and 'await ctx.step("charge", declined, PAYLOAD)' in text
+    assert str(SOURCE) not in text and len(text.splitlines()) <= 16
     for record in (tried, ended):
-        text = logging.Formatter().format(record)
-        assert "in declined" in text and "raise NonRetryableError(SECRET)" in text
-        assert PAYLOAD not in text
+        assert PAYLOAD not in logging.Formatter().format(record)
+    assert tried.exc_info is None
     assert (tried.levelno, ended.levelno) == (logging.INFO, logging.WARNING)
+
+
+async def test_a_long_traceback_is_cut_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def deep(left: int) -> None:
+        (odd if left % 2 else deep)(left - 1)  # two functions, or Python itself would count the repetitions
+        raise AssertionError
+
+    def odd(left: int) -> None:
+        if left < 2:
+            raise ValueError("at the bottom")
+        deep(left - 1)
+
+    async with Stepfast("sqlite://") as app:
+
+        @app.task(max_attempts=1)
+        async def dive() -> None:
+            deep(91)
+
+        @app.workflow(max_attempts=1)
+        async def send_down(ctx: Context) -> None:
+            await ctx.options(retries=0).step(deep, 91)
+
+        with caplog.at_level(logging.WARNING, "stepfast"):
+            runs = [await app.start(dive), await app.start(send_down)]
+            await app.drain()
+            for run in runs:
+                with pytest.raises(RunFailed):
+                    await run.result()
+    for record in caplog.records:
+        text = logging.Formatter().format(record)
+        assert "at the bottom" in text and 'raise ValueError("at the bottom")' in text
+        assert len(text.splitlines()) <= 50
+    assert len(caplog.records) == 2
+
+
+async def test_the_end_of_a_dag_run_repeats_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async with Stepfast("sqlite://") as app:
+        dag = app.dag("line")
+
+        @dag.step(retries=0)
+        async def refuse(ctx: object) -> None:
+            raise NonRetryableError(SECRET)
+
+        with caplog.at_level(logging.WARNING, "stepfast"):
+            await app.start(dag)
+            await app.drain()
+    assert len(caplog.records) == 2
+    assert [record.exc_info is not None for record in caplog.records] == [True, False]
 
 
 async def test_every_record_of_a_run_has_its_ids(caplog: pytest.LogCaptureFixture) -> None:
@@ -208,7 +261,9 @@ async def test_failed_attempts_and_tries_say_when_they_are_made_again(caplog: py
             run = await app.start(order)
             await app.drain()
         assert await run.status() == "completed"
-    told = [r.getMessage().partition("): ")[2] for r in caplog.records if getattr(r, "run_id", None) == run.id]
+    said = [r.getMessage().partition("): ")[2] for r in caplog.records if getattr(r, "run_id", None) == run.id]
+    told = [re.sub(r" \(at test_run_logging\.py:\d+\)$", "", text) for text in said]
+    assert "Traceback" not in caplog.text and told != said
     assert told == [
         "step 'flaky', try 1 failed with ValueError: call 1; next try in 0.0 s",
         "step 'flaky', try 2 failed with ValueError: call 2; no further try",

@@ -10,12 +10,12 @@ from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError
 from ..model import status as statuses
 from ..model.ticks import clock
+from ..model.tracebacks import own_code_only
 from ..reports import Activity, RunInfo
 from ..telling.explaining import dag_steps, explain, graph_of, infos_of, steps_of
 from ..telling.finding import find_run
 from ..telling.shapes import call_shape, run_shape
 from ..telling.states import explained, outcome_of
-from ..telling.tracebacks import own_code_only
 from ..telling.why import unread, waits_for
 from ..telling.words import ago, brief, lasting, printable, shortened
 from ..telling.workers import executor, executor_name

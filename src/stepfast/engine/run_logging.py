@@ -1,4 +1,8 @@
-"""What the log is told when a step, an attempt or a run fails: which one, why, and where in the user's code.
+"""What is logged when a step, an attempt or a run fails: which one, why, and where in the user's code.
+
+A failure has one traceback in the log, that of the run that failed for good, and in it the user's code alone. What is
+tried again, and a step whose failure the code may yet catch, is logged with the line that raised. All tracebacks are
+stored, whole, with the run.
 
 Messages and tracebacks are the user's own words, and may hold what is not for a log: the setting ``log_errors`` leaves
 them out, and only the class is told. Payloads are never logged.
@@ -7,10 +11,12 @@ them out, and only the class is told. Payloads are never logged.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed, sentence
+from ..model.tracebacks import own_code_only, own_frames
 from .failure import ending_record, type_name
 from .matching import UNDO
 
@@ -19,6 +25,10 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 
+_MOST_FRAMES = 8
+"""Of a traceback in the log."""
+_MOST_LINES = 24
+"""Of the stored traceback of a step or a child, in that of the run."""
 _NAMED = 5
 """Of how many runs or steps that share a fate each has a record of its own."""
 _IDS = ("run_id", "workflow", "attempt", "step")
@@ -68,22 +78,22 @@ class OfRun:
 
 
 def tell_try(call: DurableCall[Any], error: BaseException, number: int, delay: float | None) -> None:
-    """A try of a step failed: it is tried again after so many seconds, or has failed for good."""
+    """Log that a try of a step failed: it is tried again after so many seconds, or has failed for good."""
     execution = call._execution
     execution.recorder.logger.info(
-        "run %s (%s): %s %r, try %d failed with %s; %s",
+        "run %s (%s): %s %r, try %d failed with %s; %s%s",
         execution.run_id, execution.workflow.name, "undo" if call.kind == UNDO else "step", call.name, number,
         _why(execution, error), "no further try" if delay is None else f"next try in {delay:.1f} s",
-        exc_info=_shown(execution, error), extra=ids_of(execution, call.name),
+        _where(execution, error), extra=ids_of(execution, call.name),
     )  # fmt: skip
 
 
 def tell_attempt(execution: Execution, error: BaseException, delay: float) -> None:
-    """An attempt of a run failed, and there will be another."""
+    """Log that an attempt of a run failed, and when the next one is."""
     execution.recorder.logger.info(
-        "run %s (%s): attempt %d failed with %s; next attempt in %.1f s",
+        "run %s (%s): attempt %d failed with %s; next attempt in %.1f s%s",
         execution.run_id, execution.workflow.name, execution.claimed.attempt, _why(execution, error), delay,
-        exc_info=_shown(execution, error), extra=ids_of(execution, step_of(error)),
+        _where(execution, error), extra=ids_of(execution, step_of(error)),
     )  # fmt: skip
 
 
@@ -119,14 +129,28 @@ def _why(execution: Execution, error: BaseException) -> str:
     return f"{name} (step {record.step!r}: {record.error_type})" if isinstance(record, StepFailed) else name
 
 
-def _shown(execution: Execution, error: BaseException) -> BaseException | None:
-    """The error for ``exc_info``. One that was made from a record says where the step was called; where the step itself
-    went wrong is only in the record, and is added as a note."""
-    if not execution.recorder.settings.log_errors:
+def _where(execution: Execution, error: BaseException) -> str:
+    """The line of the user's code that raised, behind the rest of a message."""
+    frame = own_frames(error.__traceback__, 1)
+    if not execution.recorder.settings.log_errors or frame is None:
+        return ""
+    return f" (at {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno})"
+
+
+ExcInfo = tuple[type[BaseException], BaseException, Any]
+
+
+def _shown(execution: Execution, error: BaseException) -> ExcInfo | None:
+    """The error for ``exc_info``, with the innermost frames of the user's code. One that was made from a record says
+    where the step was called; where the step itself went wrong is only in the record, and is added as a note. The end
+    of a dag run adds nothing to that of its step, which is logged by itself."""
+    if not execution.recorder.settings.log_errors or getattr(error, "only_traceback", None):
         return None
-    record = ending_record(error)
-    origin = getattr(record, "traceback", None)
-    note = f"It came from:\n{origin}"
-    if origin and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-    return error
+    origin = getattr(ending_record(error), "traceback", None)
+    if origin:
+        lines = own_code_only(origin).splitlines()
+        cut = [*lines[:1], "  …", *lines[1 - _MOST_LINES :]] if len(lines) > _MOST_LINES else lines
+        note = "\n".join(["It came from:", *cut])
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+    return type(error), error, own_frames(error.__traceback__, _MOST_FRAMES)

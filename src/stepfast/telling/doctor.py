@@ -43,8 +43,9 @@ def unreachable(error: StepfastError) -> Check:
 
 
 def check_shape(check: Check) -> dict[str, Any]:
-    """A check as JSON."""
-    return {"check": check.name, "ok": check.ok, "found": check.found, "advice": check.advice or None}
+    """A check as JSON. Where all is well there is nothing to do."""
+    advice = None if check.ok else check.advice or None
+    return {"check": check.name, "ok": check.ok, "found": check.found, "advice": advice}
 
 
 async def _schema(store: Store, namespace: str) -> Check:

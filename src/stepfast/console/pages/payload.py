@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...errors import RunNotFound
 from ...model.rows import RunRow
-from ...telling.tracebacks import own_code_only
+from ...model.tracebacks import own_code_only
 from ...watching.onlooker import glance_of
 from .. import exact
 from ..answers import Piece

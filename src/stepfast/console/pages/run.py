@@ -6,10 +6,10 @@ from collections import Counter
 from functools import partial
 
 from ...engine.workflow import DAG_STEP
+from ...model.tracebacks import own_code_only
 from ...reports import RunInfo, StepInfo
 from ...telling.explaining import Veiled, explain
 from ...telling.shapes import run_shape
-from ...telling.tracebacks import own_code_only
 from ...telling.why import unread
 from ...watching.families import family_of
 from ..answers import Page

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from types import TracebackType
 
 _FRAME = re.compile(r'^(?P<margin>[ |]*)File "(?P<file>[^"]*)", line \d+')
 _HEAD = re.compile(r"^[ |+-]*(?:Exception Group )?Traceback \(most recent call last\):$")
@@ -10,6 +12,22 @@ _OWN = re.compile(
     r"[/\\](?:site-packages|dist-packages|src)[/\\]stepfast[/\\]|[/\\]stepfast[/\\](?:engine|worker|store)[/\\]"
 )
 """Files of the library, wherever it was installed when the error was recorded; a project may have the same name."""
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def own_frames(trace: TracebackType | None, most: int) -> TracebackType | None:
+    """The innermost frames of a live traceback that are the user's code, so many at most. All frames where none is."""
+    frames, at = list[TracebackType](), trace
+    while at is not None:
+        if not at.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames.append(at)
+        at = at.tb_next
+    shown = None
+    for frame in reversed(frames[-most:]):
+        shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return shown or trace
 
 
 def own_code_only(traceback: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from stepfast.telling.tracebacks import own_code_only
+from stepfast.model.tracebacks import own_code_only
 
 MIXED = """\
 Traceback (most recent call last):
