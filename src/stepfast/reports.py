@@ -142,6 +142,9 @@ class StepInfo:
     it has no record yet."""
     executed_by: ExecutedBy | None = None
     """The worker that recorded it, or that executes it now. Of a remote step: that sent it."""
+    losses: int = 0
+    """Workers that died with the run while this call was under way, or may have been: so many times more than
+    ``attempts`` says its function may have been called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,8 @@ class Activity:
     """Of a remote step: seconds for which it waited for a worker, as far as that is known."""
     executed_by: ExecutedBy | None = None
     """The worker that made the call."""
+    losses: int = 0
+    """Of a recorded step: workers that died before while it was under way, or may have been."""
 
 
 class Executors:
@@ -271,6 +276,7 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
         lost_to=lost_to(row, where, winners),
         number=row.seq,
         executed_by=executors.of(row.claim),
+        losses=row.losses or 0,
     )
 
 
@@ -301,10 +307,11 @@ def dag_step_info(
         child=row.id,
         number=graph.numbers.get(row.name),
         executed_by=executed_by,
+        losses=row.losses,
     )
 
 
-def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy | None) -> StepInfo:
+def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy | None, losses: int = 0) -> StepInfo:
     return StepInfo(
         name=row.name,
         kind=_kind_under_way(row.branch),
@@ -319,6 +326,7 @@ def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy 
         started_at=moment(row.started_at),
         completed_at=None,
         executed_by=executed_by,
+        losses=losses,
     )
 
 
@@ -386,6 +394,7 @@ def activity_info(
         duration=span(row.completed_at - row.started_at),
         id=f"{run_id}:{row.branch}:{row.position}:{row.attempt}:{row.number}",
         executed_by=executors.of(row.claim),
+        losses=row.losses or 0,
     )
 
 

@@ -165,7 +165,10 @@ class Run(Generic[O]):
         if row.status in status.TERMINAL or not first:
             return found
         holder = executors.last if row.worker is not None else None
-        under_way = [progress_info(progress, self._payloads, holder) for progress in await store.progress(self.id)]
+        under_way = [
+            progress_info(progress, self._payloads, holder, row.unrecorded_losses)
+            for progress in await store.progress(self.id)
+        ]
         found = told_once(found, under_way, executed=row.worker is not None)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await _calls(store, self.id) if call.attempt == row.attempt]

@@ -40,7 +40,7 @@ def _row(step: StepInfo, run: RunInfo, several: bool) -> tuple[str, ...]:
     took = ((step.completed_at or run.read_at) - (step.started_at or run.read_at)).total_seconds()
     kind = "" if step.kind == "step" else step.kind
     branch = "" if step.branch == UNDO_BRANCH else step.branch
-    tries = str(step.attempts or "")
+    tries = str(step.attempts or "") + (f" + {step.losses} lost" if step.losses else "")
     last = " (last try)" if step.attempts > 1 and step.kind != DAG_STEP else ""
     span = lasting(took) + last + ("" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued")
     who = executor_name(step.executed_by) if several else ""

@@ -238,6 +238,10 @@ class Execution:
             self.closed = error
             self.close_waits()
 
+    def marked(self, entry: StepDone) -> StepDone:
+        """The outcome of a call as it is recorded: of a run that workers have died with, with what is known of that."""
+        return entry
+
     def journal(self, entry: Entry) -> Promise[int]:
         """Put an entry in the journal, unless the run has left: a handler that comes back late records nothing."""
         if self.closed is not None:

@@ -99,7 +99,7 @@ class TransactionCall(StepCall[T]):
 
     def _record_of(self, result: Any) -> StepDone:
         output, _ = self._execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
-        return self._made(status.COMPLETED, output)
+        return self._execution.marked(self._made(status.COMPLETED, output))
 
     async def _done(self, result: Any) -> T:
         """The transaction has recorded its outcome already: take it into the history of the run."""

@@ -103,6 +103,8 @@ class StepRecord(Struct, gc=False):
     undo: str | None = None
     claim: int = 0
     """The claim that recorded it; only told where people read it."""
+    losses: int | None = None
+    """How many workers died during the call, or may have; told in the same places."""
 
 
 class Claimed(Struct, gc=False):
@@ -190,6 +192,8 @@ class StepDone(NamedTuple):
     format: int = FORMAT
     undo: str | None = None
     """The name of the function that undoes it, if it has one."""
+    losses: int | None = None
+    """How many workers died with the run while this call was under way, or may have been."""
 
 
 class StepWith(Struct, gc=False):

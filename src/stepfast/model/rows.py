@@ -62,6 +62,8 @@ class RunRow(Struct):
     """The worker of its last claim, and where that ran."""
     host: str | None = None
     pid: int | None = None
+    unrecorded_losses: int = 0
+    """Workers that died with it since its last record. Lists do not bring it."""
 
 
 class Outcome(Struct):
@@ -103,6 +105,7 @@ class DagStepRow(Struct):
     started_at: int | None
     completed_at: int | None
     worker: str | None
+    losses: int = 0
 
 
 class DagOutputs(Struct):
@@ -136,6 +139,7 @@ class ActivityRow(Struct):
     completed_at: int
     format: int = FORMAT
     claim: int = 0
+    losses: int | None = None
 
     @property
     def key(self) -> CallKey:

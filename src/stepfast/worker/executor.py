@@ -84,7 +84,7 @@ class Executor:
     def _execution(self, claimed: Claimed) -> Execution:
         workflow = self._workflows[claimed.workflow]
         claimed.worker = self._me.id
-        if claimed.losses < SUSPECT_LOSSES:
+        if claimed.losses < SUSPECT_LOSSES and not claimed.unrecorded_losses:
             return Execution(claimed, workflow, self._host)
         return Suspect(claimed, workflow, self._host, self._slots_freed)
 

@@ -15,8 +15,8 @@ from .continuity import Continuity
 from .driving import Driver
 
 _RUN_ID, _CLAIM, _BRANCH, _POSITION, _SEQ, _NAME, _KIND, _STATUS = range(8)
-_OUTPUT, _ERROR, _ARGUMENTS, _ATTEMPTS, _DURATION, _LINE, _FORMAT, _UNDO = range(8, 16)
-_NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 16
+_OUTPUT, _ERROR, _ARGUMENTS, _ATTEMPTS, _DURATION, _LINE, _FORMAT, _UNDO, _LOSSES = range(8, 17)
+_NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 17
 """StepDone as columns, in the order of its fields."""
 
 
@@ -97,5 +97,6 @@ def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
         and columns[_KIND].count("step") == count
         and columns[_ATTEMPTS].count(1) == count
         and columns[_UNDO].count(None) == count
+        and columns[_LOSSES].count(None) == count
         and len(formats) == 1
     )

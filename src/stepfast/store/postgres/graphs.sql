@@ -80,7 +80,7 @@ SELECT {now} AS now_ms, {standing} FROM locked r;
 -- name: dag_steps
 -- The steps of a dag run, in the order of their declaration.
 SELECT id::text, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt,
-       visible_at, ready_at, started_at, completed_at, worker::text
+       visible_at, ready_at, started_at, completed_at, worker::text, unrecorded_losses
 FROM {schema}.runs WHERE dag_id = $1 ORDER BY ordinal;
 
 -- name: dag_inputs

@@ -70,19 +70,20 @@ FROM counts;
 -- Outcomes of steps whose runs passed the fence in this transaction. An open record (`waiting`) is replaced by the
 -- outcome, whoever made it, and by nothing else: what was decided once stays decided, and an outcome is final.
 INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
-                            line, format, undo, mail, started_at, completed_at)
+                            line, format, undo, losses, mail, started_at, completed_at)
 SELECT DISTINCT ON (s.run_id, s.branch, s.position)
        s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
-       s.attempts, s.line, s.format, s.undo, s.mail, s.started_at, s.completed_at
+       s.attempts, s.line, s.format, s.undo, s.losses, s.mail, s.started_at, s.completed_at
 FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[],
-            $9::text[], $10::text[], $11::text[], $12::integer[], $13::text[], $14::smallint[], $15::text[], $16::uuid[],
-            $17::bigint[], $18::bigint[]) WITH ORDINALITY
+            $9::text[], $10::text[], $11::text[], $12::integer[], $13::text[], $14::smallint[], $15::text[],
+            $16::integer[], $17::uuid[], $18::bigint[], $19::bigint[]) WITH ORDINALITY
      AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, line, format,
-          undo, mail, started_at, completed_at, n)
+          undo, losses, mail, started_at, completed_at, n)
 ORDER BY s.run_id, s.branch, s.position, (s.status = 'waiting'), s.n
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = excluded.kind, status = excluded.status,
     output = excluded.output, error = excluded.error, arguments = excluded.arguments, attempts = excluded.attempts,
-    line = excluded.line, format = excluded.format, undo = excluded.undo, mail = excluded.mail,
+    line = excluded.line, format = excluded.format, undo = excluded.undo, losses = excluded.losses,
+    mail = excluded.mail,
     started_at = excluded.started_at, completed_at = excluded.completed_at
 WHERE steps.status = 'waiting' AND excluded.status <> 'waiting';

@@ -21,7 +21,7 @@ FROM {schema}.mailbox m WHERE run_id = $1 AND kind = 'signal' ORDER BY m.id LIMI
 -- out, and how large they are is told.
 SELECT branch, position, seq, name, kind, status, CASE WHEN octet_length(output) <= $5::bigint THEN output END AS output, error,
        CASE WHEN octet_length(arguments) <= $5::bigint THEN arguments END AS arguments, attempts, started_at, completed_at,
-       line, format, undo, claim, octet_length(output) AS output_size, octet_length(arguments) AS arguments_size
+       line, format, undo, claim, losses, octet_length(output) AS output_size, octet_length(arguments) AS arguments_size
 FROM {schema}.steps WHERE run_id = $1 AND (branch, position) > ($2, $3) ORDER BY branch, position LIMIT $4;
 
 -- name: glance_tries

@@ -12,7 +12,7 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, o
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key, executed_by::text,
        (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid, unrecorded_losses
 FROM {schema}.runs WHERE id = $1;
 
 -- name: with_key
@@ -84,7 +84,7 @@ SELECT output FROM {schema}.steps WHERE run_id = $1 AND name = $2 AND kind = 'si
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.
 SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line,
-       format, undo, claim
+       format, undo, claim, losses
 FROM {schema}.steps WHERE run_id = $1 AND (branch, position) > ($2, $3) ORDER BY branch, position LIMIT $4;
 
 -- name: executors
@@ -121,7 +121,7 @@ SELECT seed FROM {schema}.runs WHERE id = $1;
 
 -- name: activity
 -- A page of the calls of one run, by address and try.
-SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format, claim
+SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format, claim, losses
 FROM {schema}.activity WHERE run_id = $1 AND (branch, position, attempt, number) > ($2, $3, $4, $5)
 ORDER BY branch, position, attempt, number LIMIT $6;
 

@@ -31,7 +31,7 @@ ON CONFLICT DO NOTHING;
 -- name: dag_steps
 -- The steps of a dag run, in the order they were started in.
 SELECT id, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt, visible_at,
-       ready_at, started_at, completed_at, worker
+       ready_at, started_at, completed_at, worker, unrecorded_losses
 FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL ORDER BY rowid;
 
 -- name: dag_inputs

@@ -12,12 +12,13 @@ SELECT claim, asked FROM {prefix}runs WHERE id = ? AND worker = ?;
 -- The outcome of a step whose run passed the fence, or what was decided when it began (status 'waiting'). What is open is
 -- replaced by the outcome, and by nothing else: what was decided once stays decided, and an outcome is final.
 INSERT INTO {prefix}steps AS s (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
-                                line, format, undo, mail, started_at, completed_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                                line, format, undo, losses, mail, started_at, completed_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = excluded.kind, status = excluded.status,
     output = excluded.output, error = excluded.error, arguments = excluded.arguments, attempts = excluded.attempts,
-    line = excluded.line, format = excluded.format, undo = excluded.undo, mail = excluded.mail,
+    line = excluded.line, format = excluded.format, undo = excluded.undo, losses = excluded.losses,
+    mail = excluded.mail,
     started_at = excluded.started_at, completed_at = excluded.completed_at
 WHERE s.status = 'waiting' AND excluded.status <> 'waiting';
 

@@ -35,7 +35,8 @@ ALTER TABLE {schema}.runs
 
 ALTER TABLE {schema}.steps
     ADD COLUMN undo text,
-    ADD COLUMN mail uuid;                 -- what it took out of the box
+    ADD COLUMN mail uuid,                 -- what it took out of the box
+    ADD COLUMN losses integer;            -- workers that died while the call was under way, or may have been; null: none
 
 -- When the next try is due, so that a run woken early for another reason still waits for it.
 ALTER TABLE {schema}.tries ADD COLUMN due_at bigint;
@@ -84,15 +85,15 @@ LEFT JOIN {schema}.sleeps e ON e.run_id = s.run_id AND e.branch = s.branch AND e
 
 CREATE OR REPLACE VIEW {schema}.activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
-       arguments, output, error, format, started_at, completed_at, claim
+       arguments, output, error, format, started_at, completed_at, claim, losses
 FROM {schema}.steps
 WHERE status NOT IN ('failed', 'waiting')   -- what failed is in `tries`, and stays there; what is open has no outcome yet
 UNION ALL
 SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at,
-       s.claim
+       s.claim, NULL
 FROM {schema}.sleeps e
 JOIN {schema}.steps s ON s.run_id = e.run_id AND s.branch = e.branch AND s.position = e.position
 UNION ALL
 SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at,
-       claim
+       claim, NULL
 FROM {schema}.tries;

@@ -7,7 +7,7 @@
 -- that it continues. `undoing` is set once its completed steps are being undone, and stays. `held_due` is when a paused run
 -- would have been due. `unrecorded_losses` are the workers that died with it since its last new record, `losses` those since
 -- that record or since it last came to a wait. A step names its `undo` and the
--- `mail` that it took; a failed try says when the next is due. Mail that was only inserted, by
+-- `mail` that it took, and how many workers died while it was under way (`losses`); a failed try says when the next is due. Mail that was only inserted, by
 -- whoever could not or must not touch the run's row, is not `delivered`; the index holds just that.
 
 ALTER TABLE {prefix}runs ADD COLUMN ends INTEGER NOT NULL DEFAULT 0;
@@ -21,6 +21,7 @@ ALTER TABLE {prefix}runs ADD COLUMN unrecorded_losses INTEGER NOT NULL DEFAULT 0
 
 ALTER TABLE {prefix}steps ADD COLUMN undo TEXT;
 ALTER TABLE {prefix}steps ADD COLUMN mail TEXT;
+ALTER TABLE {prefix}steps ADD COLUMN losses INTEGER;
 
 ALTER TABLE {prefix}tries ADD COLUMN due_at INTEGER;
 
@@ -48,16 +49,16 @@ WHERE ended_at <= COALESCE((SELECT r.completed_at FROM {prefix}runs r WHERE r.id
 DROP VIEW {prefix}activity;
 CREATE VIEW {prefix}activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
-       arguments, output, error, format, started_at, completed_at, claim
+       arguments, output, error, format, started_at, completed_at, claim, losses
 FROM {prefix}steps WHERE status NOT IN ('failed', 'waiting')   -- what failed is in `tries`; what is open has no outcome yet
 UNION ALL
 SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at,
-       s.claim
+       s.claim, NULL
 FROM {prefix}sleeps e
 JOIN {prefix}steps s ON s.run_id = e.run_id AND s.branch = e.branch AND s.position = e.position
 UNION ALL
 SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at,
-       claim
+       claim, NULL
 FROM {prefix}tries;
 
 DROP VIEW {prefix}steps_readable;
