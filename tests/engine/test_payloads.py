@@ -26,7 +26,7 @@ from stepfast import (
     step,
 )
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, interrupt
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -433,3 +433,49 @@ async def test_an_input_with_a_default_may_be_left_out(app: Stepfast) -> None:
     run = await app.start(greet)
     await app.drain()
     assert await run.result() == "hello None"
+
+
+BAD_RAW = [b"nothing", b"[1,}", b'{"a": "\xff"}', b"", b"[1] 2", b'"\\ud800"']
+
+
+@pytest.mark.parametrize("raw", BAD_RAW, ids=repr)
+@pytest.mark.parametrize("wrap", [lambda raw: raw, lambda raw: {"a": [raw, None]}], ids=["bare", "nested"])
+async def test_raw_text_that_is_no_json_is_refused_where_it_is_given(app: Stepfast, raw: bytes, wrap: Any) -> None:
+    """As an input, a signal, a value and the outcome of a step."""
+    given = wrap(msgspec.Raw(raw))
+
+    @app.workflow(max_attempts=1)
+    async def sets(ctx: Context, what: str) -> Any:
+        if what == "value":
+            await ctx.set("at", given)
+        return await ctx.step("made", lambda: given)
+
+    @app.task
+    async def takes(value: Any) -> None: ...
+
+    @app.task
+    async def takes_list(value: list[Any]) -> None: ...
+
+    for task in (takes, takes_list):
+        with pytest.raises((PayloadError, InvalidInput), match="input"):
+            await app.start(task, given)
+    runs = [await app.start(sets, what) for what in ("value", "outcome")]
+    with pytest.raises(PayloadError, match=r"msgspec\.Raw"):
+        await runs[0].signal("more", given)
+    await app.drain()
+    for run in runs:
+        with pytest.raises(RunFailed, match=r"msgspec\.Raw"):
+            await run.result(timeout=PATIENCE)
+
+
+async def test_raw_json_is_stored_as_it_is(app: Stepfast) -> None:
+    @app.workflow
+    async def echo(ctx: Context, value: Any) -> Any:
+        await ctx.set("at", {"raw": msgspec.Raw(b"[null, 1]")})
+        return [value, await ctx.step("made", lambda: msgspec.Raw(b'{"a": null}')), await ctx.wait_signal("more")]
+
+    run = await app.start(echo, {"b": msgspec.Raw(b"[1, null]")})
+    await run.signal("more", msgspec.Raw(b"12"))
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == [{"b": [1, None]}, {"a": None}, 12]
+    assert await run.get("at") == {"raw": [None, 1]}

@@ -19,6 +19,7 @@ from ..errors import InvalidInput, PayloadError
 from ..settings import FORMAT, FORMAT_CODEC, Settings
 from .faults import find_not_finite, find_unfit
 from .fields import Rule, model_is_open, model_keys, rule_for, unreadable
+from .stored import read_json
 
 _ATOMS = frozenset({type(None), bool, int, str})
 """Types that come back from JSON just as they went in, so that the live value needs no decoding."""
@@ -60,6 +61,8 @@ class Payloads:
     def encode(self, value: Any, what: object) -> str:
         """JSON text of ``value``. ``what`` names it in errors, and is only then asked for its name."""
         raw = self._to_raw(value, what)
+        if type(value) not in _ATOMS:
+            _check_json(raw, what)
         return raw.decode() if self._codec is None else self._wrap(raw)
 
     def encode_own(self, value: Any) -> str:
@@ -76,6 +79,8 @@ class Payloads:
             read = self._decoder(type_)(raw)
         except msgspec.ValidationError as error:
             raise PayloadError(f"{what} does not fit its annotation: {error}") from None
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise _no_json(what, error) from None
         rule = None if type_ is Any else self._rule(type_)
         if rule is not None:
             problem = rule.problem(value, "$", False)
@@ -85,7 +90,9 @@ class Payloads:
 
     def bare(self, value: Any, what: object) -> str:
         """JSON text that does not pass through the codec, for whoever reads it elsewhere."""
-        return self._to_raw(value, what).decode()
+        raw = self._to_raw(value, what)
+        _check_json(raw, what)
+        return raw.decode()
 
     def take_over(self, text: str, type_: Any = Any, what: str = "a payload") -> str:
         """The stored text of JSON that somebody else wrote; refused if it does not fit its annotation or the limits."""
@@ -100,11 +107,15 @@ class Payloads:
         """The stored text of a run's input, refused if it does not fit the annotation."""
         what = f"the input of {workflow!r}"
         raw = self._to_raw(value, what)
-        if type_ is not Any:
+        if type_ is Any:
+            _check_json(raw, what)
+        else:
             try:
                 self._decoder(type_)(raw)
             except msgspec.ValidationError as error:
                 raise InvalidInput(f"{what} does not fit: {error}") from None
+            except (msgspec.DecodeError, UnicodeError) as error:
+                raise _no_json(what, error) from None
             rule = self._rule(type_)
             problem = None if rule is None else rule.problem(value, "$", True)
             if problem is not None:
@@ -128,8 +139,10 @@ class Payloads:
             return self._decoder(type_)(raw)
         except msgspec.ValidationError as error:
             raise PayloadError(f"{what} does not fit its annotation: {error}") from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise PayloadError(f"{what} is not readable JSON: {error}") from None
+        except RecursionError:
+            raise PayloadError(f"{what} is not readable JSON: it is nested too deeply") from None
 
     def plain(self, text: str | None, format_: int, what: str) -> Any:
         """The value behind a stored text, read without a type, for lists and logs; None stays None."""
@@ -283,8 +296,27 @@ def _to_json(value: Any) -> Any:
     raise TypeError(f"objects of type {type(value).__qualname__} are not supported")
 
 
+_skim = msgspec.json.Decoder(msgspec.Raw).decode
+"""Reads JSON without making anything of it."""
+
+
+def _check_json(raw: bytes, what: object) -> None:
+    """Refuse what is no JSON: a ``msgspec.Raw`` in a value is written as it is."""
+    try:
+        _skim(raw)
+        raw.decode()
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise _no_json(what, error) from None
+
+
+def _no_json(what: object, error: Exception) -> PayloadError:
+    return PayloadError(f"{what} cannot be stored as JSON: a msgspec.Raw in it is none ({error})")
+
+
 def _plain(value: Any) -> Any:
     """The value as dicts, lists and atoms."""
+    if type(value) is msgspec.Raw:
+        return read_json(bytes(value), object, None)
     return msgspec.to_builtins(value, enc_hook=_to_json)
 
 
