@@ -268,7 +268,13 @@ async def test_two_namespaces_in_one_database_do_not_meet(make_app: MakeApp, cal
     assert [info.input for info in await other.runs()] == ["b"]
 
 
-@pytest.mark.parametrize("namespace", ["", "1a", "a b", 'a"b', "a;drop", "ä", "x" * 49, "a.b", 5], ids=repr)
+@pytest.mark.parametrize(
+    "namespace", [
+        "", "1a", "a b", 'a"b', "a;drop", "ä", "x" * 49, "a.b", 5, "pg_x", "PG_x", "information_schema", "sqlite",
+        "sqlite_x", "SQLite_x",
+    ],
+    ids=repr,
+)  # fmt: skip
 def test_a_namespace_that_is_no_plain_name_is_refused(namespace: Any) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
         Stepfast("sqlite://", namespace=namespace)

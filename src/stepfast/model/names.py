@@ -79,6 +79,11 @@ def check_namespace(value: str) -> str:
         raise ConfigurationError(
             f"namespace {value!r} is not usable: letters, digits and underscores, not starting with a digit, at most 48"
         )
-    if value.startswith("pg_"):
-        raise ConfigurationError(f"namespace {value!r} is not usable: Postgres keeps names like pg_… to itself")
+    plain = value.lower()
+    if plain.startswith("pg_") or plain == "information_schema":
+        raise ConfigurationError(
+            f"namespace {value!r} is not usable: Postgres keeps pg_… and information_schema to itself"
+        )
+    if f"{plain}_".startswith("sqlite_"):  # tables are named namespace_…
+        raise ConfigurationError(f"namespace {value!r} is not usable: SQLite keeps names like sqlite_… to itself")
     return value
