@@ -1,4 +1,4 @@
-"""One odd row ends no duty and hides no other row: whatever a role may write, or a hand may damage."""
+"""One odd row ends no duty and hides no other row (rule 59): what a role may write, and what a hand may damage."""
 
 from __future__ import annotations
 
