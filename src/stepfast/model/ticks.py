@@ -18,6 +18,10 @@ from zoneinfo import ZoneInfo
 from ..errors import ConfigurationError
 from .moments import EPOCH, moment
 
+_NAIVE_EPOCH = datetime(1970, 1, 1)
+_MILLISECOND = timedelta(milliseconds=1)
+_DAY_MS = 86_400_000
+"""The clocks of a zone are not changed and changed back within it."""
 SHORTEST_MS = 100
 """The shortest time between two ticks: below it, starting them would be all that a worker does."""
 _FIRST_WINDOW = 3_600_000
@@ -83,22 +87,59 @@ class Cron:
         self._text = _fields(cron)
         self._zone = zone(tz)
         self._sim = CronSim
+        minute, hour, *_ = self._text.split()
+        self._is_fixed = self._zone is UTC or not (minute.startswith("*") or hour.startswith("*"))
         try:
             CronSim(self._text, EPOCH)
         except CronSimError as error:
             raise ConfigurationError(f"cron={cron!r} is no cron expression that ever fires: {error}") from None
 
     def after(self, at: int) -> Iterator[int]:
-        last = at
         try:
-            for found in self._sim(self._text, moment(at).astimezone(self._zone)):
-                tick = milliseconds(found)
-                # In an hour that comes twice, the first pass is found again from within the second.
-                if tick > last:
-                    yield tick
-                    last = tick
+            yield from self._at_fixed_times(at) if self._is_fixed else self._as_time_passes(at)
         except OverflowError:
             return  # behind the last year there is
+
+    def _at_fixed_times(self, at: int) -> Iterator[int]:
+        """Jobs at fixed times: once each, also on days on which the clocks are changed."""
+        last = at
+        for found in self._sim(self._text, moment(at).astimezone(self._zone)):
+            tick = milliseconds(found)
+            # In an hour that comes twice, the first pass is found again from within the second.
+            if tick > last:
+                yield tick
+                last = tick
+
+    def _as_time_passes(self, at: int) -> Iterator[int]:
+        """All others: whenever the clocks show such a time. Looked for from one change of the clocks to the next, by
+        the offset that holds in between: cronsim itself takes every change for one of whole hours."""
+        begin, offset = at - at % 1000, self._offset(at)
+        while True:
+            known = begin
+            for found in self._sim(self._text, _NAIVE_EPOCH + timedelta(milliseconds=begin + offset)):
+                tick = (found - _NAIVE_EPOCH) // _MILLISECOND - offset
+                while known < tick and self._offset(then := min(known + _DAY_MS, tick)) == offset:
+                    known = then
+                if known < tick:
+                    break
+                yield tick
+            else:
+                return
+            changed = self._change(known, then, offset)
+            begin, offset = changed - 1000, self._offset(changed)  # a tick may be at the very change
+
+    def _change(self, before: int, after: int, offset: int) -> int:
+        """The first second, after one time and up to another, at which the offset is not this one."""
+        while after - before > 1000:
+            between = (before + after) // 2000 * 1000
+            before, after = (between, after) if self._offset(between) == offset else (before, between)
+        return after
+
+    def _offset(self, at: int) -> int:
+        """By how many milliseconds the clocks are ahead of UTC at a time."""
+        ahead = moment(at).astimezone(self._zone).utcoffset()
+        assert ahead is not None
+        return ahead // _MILLISECOND
 
     def newest(self, after: int, until: int, count: int) -> list[int]:
         """Looked for in a window that ends with ``until`` and grows, because years may have passed."""
