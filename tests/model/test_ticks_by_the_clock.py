@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from stepfast.model.ticks import Cron, instant, milliseconds
+from stepfast.model.moments import moment
+from stepfast.model.ticks import Cron, milliseconds
 
 MINUTE = 60_000
 CHANGES = [
@@ -35,10 +36,10 @@ EXPRESSIONS = [
 
 def shown(cron: str, zone: str, begin: int, minutes: int) -> list[int]:
     """The minutes at which the clocks show a time of the expression."""
-    around = CronSim(cron, instant(begin) - timedelta(days=1))
-    times = {when.replace(tzinfo=None) for when in takewhile((instant(begin) + timedelta(days=3)).__ge__, around)}
+    around = CronSim(cron, moment(begin) - timedelta(days=1))
+    times = {when.replace(tzinfo=None) for when in takewhile((moment(begin) + timedelta(days=3)).__ge__, around)}
     moments = [begin + n * MINUTE for n in range(1, minutes + 1)]
-    return [at for at in moments if instant(at).astimezone(ZoneInfo(zone)).replace(tzinfo=None) in times]
+    return [at for at in moments if moment(at).astimezone(ZoneInfo(zone)).replace(tzinfo=None) in times]
 
 
 @pytest.mark.parametrize("cron", EXPRESSIONS)
@@ -55,5 +56,5 @@ def test_no_time_that_the_clocks_show_is_lost(cron: str) -> None:
 def test_changes_between_ticks_that_are_far_apart_are_seen() -> None:
     cron = Cron("*/30 3 5 10 *", "Australia/Lord_Howe")
     found = list(takewhile(lambda tick: tick < milliseconds(datetime(2028, 1, 1, tzinfo=UTC)), cron.after(0)))
-    last = [instant(tick).astimezone(ZoneInfo("Australia/Lord_Howe")).strftime("%Y %H:%M") for tick in found[-6:]]
+    last = [moment(tick).astimezone(ZoneInfo("Australia/Lord_Howe")).strftime("%Y %H:%M") for tick in found[-6:]]
     assert last == ["2025 03:00", "2025 03:30", "2026 03:00", "2026 03:30", "2027 03:00", "2027 03:30"]
