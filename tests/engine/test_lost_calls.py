@@ -51,7 +51,8 @@ async def test_a_call_that_was_lost_leaves_a_trace(url: str, tables: Tables, cal
         assert {call.name: call.losses for call in await run.activity()} == {
             "reserve": 0, "charge": 2, "pack": 2, "send": 0,
         }  # fmt: skip
-    assert calls == {"reserve": 1, "charge": 3, "pack": 3, "send": 1}
+    assert (calls["reserve"], calls["charge"], calls["send"]) == (1, 3, 1)
+    assert 1 <= calls["pack"] <= 3, "how far it was when its workers died is not known"
 
 
 async def test_so_does_a_call_that_is_under_way_again(url: str, tables: Tables, calls: Calls) -> None:
