@@ -11,9 +11,10 @@ ALTER TABLE {schema}.runs ADD COLUMN trace text;
 ALTER TABLE {schema}.mailbox ADD COLUMN trace text;
 ALTER TABLE {schema}.remote_steps ADD COLUMN trace text;
 
--- What no row may hold, whichever hand writes it: times that no calendar has, spans beyond three thousand years, counts below
--- zero or near the end of their type. One such number would make a sum overflow, and with it the statement that reads it
--- along with others. Code never comes near these bounds: a span is at most a hundred years, a time before the year 9000.
+-- What no row may hold, whichever hand writes it: times that no calendar has, spans beyond three thousand years, counts
+-- below zero where none can be, or near the end of their type. One such number would make a sum overflow, and with it the
+-- statement that reads it along with others. Code never comes near these bounds: a span is at most a hundred years, a time
+-- before the year 9000.
 ALTER TABLE {schema}.definitions ADD CONSTRAINT definitions_in_range CHECK (
     LEAST(registered_at, seen_at) >= -62135596800000 AND GREATEST(registered_at, seen_at) <= 253402300799999);
 ALTER TABLE {schema}.workers ADD CONSTRAINT workers_in_range CHECK (
@@ -33,11 +34,11 @@ ALTER TABLE {schema}.runs ADD CONSTRAINT runs_in_range CHECK (
     AND place BETWEEN -62135596800000000 AND 253402300799999000);
 ALTER TABLE {schema}.steps ADD CONSTRAINT steps_in_range CHECK (
     LEAST(started_at, completed_at) >= -62135596800000 AND GREATEST(started_at, completed_at) <= 253402300799999
-    AND LEAST(position, seq, claim, attempts) >= -1 AND GREATEST(position, seq, claim, attempts) <= 2000000000);
+    AND LEAST(position, seq, claim, attempts) >= -2000000000 AND GREATEST(position, seq, claim, attempts) <= 2000000000);
 ALTER TABLE {schema}.tries ADD CONSTRAINT tries_in_range CHECK (
     LEAST(started_at, completed_at, due_at) >= -62135596800000 AND GREATEST(started_at, completed_at, due_at) <=
         253402300799999
-    AND LEAST(attempt, number, claim) >= -1 AND GREATEST(attempt, number, claim) <= 2000000000);
+    AND LEAST(attempt, number, claim) >= -2000000000 AND GREATEST(attempt, number, claim) <= 2000000000);
 ALTER TABLE {schema}.progress ADD CONSTRAINT progress_in_range CHECK (
     LEAST(started_at, updated_at) >= -62135596800000 AND GREATEST(started_at, updated_at) <= 253402300799999);
 ALTER TABLE {schema}.mailbox ADD CONSTRAINT mailbox_in_range CHECK (
@@ -48,7 +49,7 @@ ALTER TABLE {schema}.remote_steps ADD CONSTRAINT remote_steps_in_range CHECK (
     LEAST(dispatched_at, due_at, settled_at) >= -62135596800000 AND GREATEST(dispatched_at, due_at, settled_at) <=
         253402300799999
     AND queue_ms >= 0
-    AND LEAST(seq, position, claim, run_attempt, attempt, retries, resent) >= -1 AND GREATEST(seq, position,
+    AND LEAST(seq, position, claim, run_attempt, attempt, retries, resent) >= -2000000000 AND GREATEST(seq, position,
         claim, run_attempt, attempt, retries, resent) <= 2000000000);
 ALTER TABLE {schema}.queues ADD CONSTRAINT queues_in_range CHECK (
     LEAST(paused_at, declared_at, limited_since, counted_at, pruned_at) >= -62135596800000 AND GREATEST(paused_at,
