@@ -15,6 +15,7 @@ from .engine.failure import shown_error
 from .engine.matching import UNDO
 from .engine.races import Winners, lost_to
 from .engine.sleeping import SLEEP, planned_end
+from .engine.step_call import STEP
 from .engine.undo import UNDO_BRANCH
 from .engine.workflow import DAG_STEP
 from .errors import sentence
@@ -328,6 +329,21 @@ def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy 
         executed_by=executed_by,
         losses=losses,
     )
+
+
+TELLING = frozenset((STEP, UNDO, "transaction", "wait_until"))
+"""Kinds of steps whose function may tell its progress."""
+
+
+def with_last_words(found: list[StepInfo], words: list[ProgressRow], payloads: Payloads) -> list[StepInfo]:
+    """Steps with what they told last of their progress; it stays with a step that has ended, above all if it failed."""
+    last = {(row.branch, row.position): row for row in words}
+    return [
+        replace(step, detail=row.detail, data=payloads.plain(row.data, row.format, "the data of ctx.progress"))
+        if step.kind in TELLING and step.detail is None and (row := last.get((step.branch, step.position)))
+        else step
+        for step in found
+    ]
 
 
 def _kind_under_way(branch: str) -> str:

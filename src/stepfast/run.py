@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -34,6 +35,7 @@ from .model.rows import NO_CALL, ActivityRow, Outcome, RunRow
 from .planning import Plan
 from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
 from .reports import (
+    TELLING,
     Activity,
     Executors,
     RunInfo,
@@ -45,6 +47,7 @@ from .reports import (
     step_info,
     told_once,
     waiting_steps,
+    with_last_words,
 )
 from .worker.clockwork import REAL
 from .worker.patience import patiently
@@ -162,6 +165,10 @@ class Run(Generic[O]):
         ]
         if may_be_remote(records):
             found = with_remote(found, await store.remote_steps([self.id]))
+        if any(record.kind in TELLING for record in records):
+            places = [(record.branch, record.position) for record in records]
+            words = await store.last_words(self.id, min(places), max(places))
+            found = with_last_words(found, words, self._payloads) if words else found
         if row.status in status.TERMINAL or not first:
             return found
         holder = executors.last if row.worker is not None else None
@@ -169,6 +176,11 @@ class Run(Generic[O]):
             progress_info(progress, self._payloads, holder, row.unrecorded_losses)
             for progress in await store.progress(self.id)
         ]
+        if under_way:
+            failures = await store.failed_calls(self.id, row.attempt)
+            under_way = [
+                replace(step, attempts=1 + failures.get((step.branch, step.position), 0)) for step in under_way
+            ]
         found = told_once(found, under_way, executed=row.worker is not None)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await _calls(store, self.id) if call.attempt == row.attempt]

@@ -338,7 +338,7 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
 
 
 async def test_progress_of_a_step_and_of_the_run_is_listed(app: Stepfast) -> None:
-    """The latest word wins; nobody waits for it, and it is gone when the step is done."""
+    """The latest word wins, and stays with the step; no code waits for it."""
     gate = Gate()
 
     @app.workflow
@@ -361,7 +361,7 @@ async def test_progress_of_a_step_and_of_the_run_is_listed(app: Stepfast) -> Non
         await eventually(told)
         gate.open()
         await run.result(timeout=PATIENCE)
-    assert [(s.name, s.status, s.detail) for s in await run.steps()] == [("work", "completed", None)]
+    assert [(s.name, s.status, s.detail) for s in await run.steps()] == [("work", "completed", "100 of 100")]
 
 
 async def test_progress_may_be_awaited_and_needs_not(app: Stepfast, calls: Calls) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, Settings, Stepfast
+from stepfast import Context, RunFailed, Settings, Stepfast
 from stepfast.model.records import StepRunning
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, Gate, eventually
@@ -102,3 +102,41 @@ async def test_progress_is_only_told_of_runs_that_are_held(url: str) -> None:
             entry.claim += 1
             await store.tell_progress(worker.id, [entry])
             assert [step.detail for step in await run.steps()] == ["late"]
+
+
+async def test_the_last_word_stays_with_a_step_that_has_ended(url: str) -> None:
+    """Also of one that failed, where it is wanted most; and a step under way is in its first call."""
+    gate = Gate()
+
+    async with Stepfast(url) as app:
+
+        @app.workflow(max_attempts=1)
+        async def load(ctx: Context) -> None:
+            async def part(upto: int) -> None:
+                for number in range(1, upto + 1):
+                    ctx.progress(f"{number} of 9", data={"done": number})
+                if upto == 3:
+                    await gate.passing()
+                    raise ValueError("no more")
+
+            await ctx.step("all", part, 9)
+            await ctx.step("quiet", lambda: None)
+            await ctx.step("some", part, 3)
+
+        run = await app.start(load)
+
+        async def words() -> list[Any]:
+            return [(step.name, step.status, step.detail, step.data, step.attempts) for step in await run.steps()]
+
+        async def told() -> bool:
+            return bool((await words())[-1][2] == "3 of 9")
+
+        ended = [("all", "completed", "9 of 9", {"done": 9}, 1), ("quiet", "completed", None, None, 1)]
+        async with app.worker():
+            await gate.reached()
+            await eventually(told)
+            assert await words() == [*ended, ("some", "running", "3 of 9", {"done": 3}, 1)]
+            gate.open()
+            with pytest.raises(RunFailed):
+                await run.result(timeout=PATIENCE)
+        assert await words() == [*ended, ("some", "failed", "3 of 9", {"done": 3}, 1)]

@@ -165,6 +165,14 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         found = [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
         return sorted(found, key=lambda row: (row.branch, row.position))
 
+    async def last_words(self, run_id: str, first: tuple[str, int], last: tuple[str, int]) -> list[ProgressRow]:
+        """What steps have told of their progress, by (branch, position)."""
+        return [ProgressRow(*row) for row in await self._fetch("last_words", run_id, *first, *last)]
+
+    async def failed_calls(self, run_id: str, attempt: int) -> dict[tuple[str, int], int]:
+        """How often steps have failed in an attempt of their run."""
+        return {(row[0], row[1]): row[2] for row in await self._fetch("failed_calls", run_id, attempt)}
+
     async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
         """A page of the calls of a run."""
         return [ActivityRow(*row) for row in await self._fetch("activity", run_id, *after, limit)]

@@ -297,6 +297,14 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         """What is under way."""
         ...
 
+    async def last_words(self, run_id: str, first: tuple[str, int], last: tuple[str, int]) -> list[ProgressRow]:
+        """What steps have told of their progress, by (branch, position); also of those that ended."""
+        ...
+
+    async def failed_calls(self, run_id: str, attempt: int) -> dict[tuple[str, int], int]:
+        """How often steps have failed in an attempt of their run."""
+        ...
+
     async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
         """A page of the calls of one run, by address and try; ``after`` is the last of the page before."""
         ...

@@ -107,6 +107,18 @@ WHERE run_id = $1 AND NOT EXISTS (
     WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position AND s.status <> 'waiting')
 ORDER BY branch, position;
 
+-- name: last_words
+-- What steps of one run have told of their progress, from one address to another, whether they have ended or not.
+SELECT branch, position, name, detail, data, started_at, format
+FROM {schema}.progress p
+WHERE run_id = $1 AND (branch, position) >= ($2, $3) AND (branch, position) <= ($4, $5)
+  AND (detail IS NOT NULL OR data IS NOT NULL);
+
+-- name: failed_calls
+-- How often steps of one run have failed in an attempt.
+SELECT branch, position, count(*) AS number FROM {schema}.tries
+WHERE run_id = $1 AND attempt = $2 AND position >= 0 GROUP BY branch, position;
+
 -- name: value
 -- A value that a run lets others read.
 SELECT value, format FROM {schema}.run_values WHERE run_id = $1 AND key = $2;
