@@ -196,10 +196,12 @@ class SyncApp:
         the caller's is done here meanwhile."""
         if self.forked:
             return self._app.sync.call(coroutine, connection)
-        if threading.current_thread() is self._thread:
+        if asyncio._get_running_loop() is not None:
+            said = awaited(coroutine)
             coroutine.close()
             raise ContextMisuse(
-                "app.sync was called in its own event loop, which it would block for ever: use `await app.…` here"
+                f"app.sync was called in a running event loop, which it would block: write `await {said}` here, or "
+                "call app.sync in a thread"
             )
         with self._lock:
             if self._over:
@@ -254,6 +256,12 @@ class SyncApp:
             return await coroutine
         finally:
             self._calls.discard(task)
+
+
+def awaited(coroutine: Coroutine[Any, Any, Any]) -> str:
+    """A call as async code writes it: ``app.start(…)``, ``run.result(…)``."""
+    owner, _, name = getattr(coroutine, "__qualname__", "").rpartition(".")
+    return f"{'run' if owner.endswith('Run') else 'app'}.{name}(…)"
 
 
 def _promise() -> concurrent.futures.Future[Any]:

@@ -440,3 +440,29 @@ async def test_a_type_error_of_other_code_is_tried_again(app: Stepfast) -> None:
     await app.drain()
     info = await run.info()
     assert (info.attempt, info.status) == (2, "failed")
+
+
+@pytest.mark.parametrize("kind", ["task", "step"])
+async def test_the_sync_face_is_refused_in_a_running_event_loop(app: Stepfast, kind: str) -> None:
+    """It would block the worker, which the call may wait for. In a thread it is at home."""
+
+    @app.task
+    async def mail(to: str) -> str:
+        return f"sent to {to}"
+
+    async def blocks() -> None:
+        app.sync.start(mail, "a").result(timeout=1)
+
+    app.task(max_attempts=3)(blocks)
+
+    @app.workflow(name="step", max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step(blocks)
+
+    run = await app.start("blocks" if kind == "task" else "step")
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"write `await app.start\(…\)` here, or call app.sync in a thread"):
+        await run.result()
+    assert (await run.info()).attempt == 1
+    with pytest.raises(ContextMisuse, match=r"write `await run.status\(…\)`"):
+        app.sync.get(run.id).status()
