@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from .engine.workflow import Workflow
 from .model.backoff import seconds
 from .model.gate import Gate
 from .model.limits import Rate, decode
+from .model.names import nearest
 from .model.records import WorkerInfo
 from .model.redacting import redact
 from .model.url import DatabaseUrl
@@ -71,6 +72,22 @@ def announce_namesakes(
             "runs. If they are two services, give each a namespace of its own, or one of the workflows another name",
             name, module, other, worker.host, worker.pid,
         )  # fmt: skip
+
+
+def announce_queues(
+    queues: Sequence[str] | None,
+    workflows: Mapping[str, Workflow[Any, Any]],
+    limited: Iterable[str],
+    logger: logging.Logger,
+) -> None:
+    """Say which of the queues that a worker is to serve no code here names: perhaps a typing error."""
+    known = {workflow.queue for workflow in workflows.values()} | set(limited)
+    for queue in queues or ():
+        if queue not in known:
+            logger.warning(
+                "queue %r is the queue of no workflow here: only runs whose start names it are taken from it%s",
+                queue, nearest(queue, sorted(known)),
+            )  # fmt: skip
 
 
 def announce_limits(before: Gate, after: Gate, logger: logging.Logger) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from .announcing import announce_database, announce_namesakes, announce_retention
+from .announcing import announce_database, announce_namesakes, announce_queues, announce_retention
 from .carrying import carriage_for, check_transport
 from .checking import CheckedRun, Checker
 from .connected import Connected
@@ -368,7 +368,9 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         announce_retention(settings, self.logger)
         declared = list(self._declared.specs), self._declared_texts()
-        me = Identity(self._registry.with_steps(), queues, self._clock, *declared)
+        workflows = self._registry.with_steps()
+        announce_queues(queues, workflows, declared[1], self.logger)
+        me = Identity(workflows, queues, self._clock, *declared)
         store = self._workers_store(connected.store)
         kit = Kit(store, settings, self._payloads, self.logger, me, connected.observers)
         if connected.carriage is None:

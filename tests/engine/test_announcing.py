@@ -89,3 +89,31 @@ async def test_two_services_with_one_name_for_different_code_are_told(
 def test_the_same_module_or_the_same_code_is_no_other_service(module: str, version: str, differ: bool) -> None:
     other = WorkerInfo("1", "host", 1, None, {"send": version}, 1, 1, modules={"send": module})
     assert bool(namesakes({"send": "orders"}, {"send": "v1"}, [other])) is differ
+
+
+async def test_a_worker_warns_of_a_queue_that_no_workflow_uses(caplog: pytest.LogCaptureFixture) -> None:
+    """The start line lists what the worker serves, and dags by their steps."""
+    async with Stepfast("sqlite://") as app:
+        app.queue("limited", concurrency=1)
+
+        @app.task(queue="mail")
+        async def send() -> None: ...
+
+        @app.task
+        async def other() -> None: ...
+
+        dag = app.dag("graph", queue="gpu")
+
+        @dag.step
+        async def train(ctx: Context) -> None: ...
+
+        with caplog.at_level(logging.INFO, "stepfast"):
+            async with app.worker(queues=["mial", "gpu", "limited"]):
+                pass
+            async with app.worker(queues=["mail"]):
+                pass
+    [warning] = [text for text in warnings(caplog) if "queue" in text]
+    assert warning.startswith("queue 'mial' is the queue of no workflow here")
+    assert warning.endswith("; did you mean 'mail'?")
+    started = [record.getMessage() for record in caplog.records if " started: " in record.getMessage()]
+    assert [line.rpartition(": ")[2] for line in started] == ["graph", "send"]

@@ -55,6 +55,11 @@ class Identity:
         """The names that people have declared: without the steps of dags."""
         return [name for name, workflow in self.workflows.items() if workflow.kind != DAG_STEP]
 
+    def served(self) -> list[str]:
+        """Those of them whose runs, or steps, wait in a queue that this worker serves, unless a start names another."""
+        own = {w.dag for w in self.workflows.values() if self.queues is None or w.queue in self._queues}
+        return [name for name in self.declared() if name in own]
+
     def info(self, settings: Settings) -> WorkerInfo:
         """What the database is told."""
         return WorkerInfo(

@@ -97,7 +97,7 @@ class Worker:
         except BaseException:
             await to_the_end(self._sign_off)
             raise
-        self._logger.info("worker %s started: %s", self.id, ", ".join(self._kit.me.declared()) or "no workflows")
+        self._logger.info("worker %s started: %s", self.id, ", ".join(self._kit.me.served()) or "no workflows")
         collector.ease(self, threshold_for(self._settings))
         duties = self.duties
         duties.listen()
