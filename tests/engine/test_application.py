@@ -359,7 +359,11 @@ async def test_every_stored_payload_passes_through_the_codec(make_app: MakeApp) 
     assert (await run.info()).input == "top-secret"
     failed, done = await run.activity()
     assert failed.error is not None
-    assert (failed.error.message, done.parameters, done.result) == ("no top-secret", ["top-secret"], "top-secret")
+    assert (failed.error.message, done.parameters, done.result) == (
+        "no top-secret",
+        {"value": "top-secret"},
+        "top-secret",
+    )
     rows = Rows(await app.store(), app.namespace, app.url.text)
     dump = repr(await rows.dump())
     await rows.close()

@@ -336,8 +336,8 @@ async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
     await app.drain()
     log = await run.activity()
     assert [(a.name, a.position, a.status, a.parameters, a.result) for a in log] == [
-        ("add", 0, "completed", [1, 2], 3),
-        ("kw", 1, "completed", {"args": [], "kwargs": {"a": 3, "b": 4}}, 7),
+        ("add", 0, "completed", {"a": 1, "b": 2}, 3),
+        ("kw", 1, "completed", {"a": 3, "b": 4}, 7),
         ("none", 2, "completed", None, 0),
     ]
     assert [a.started_at for a in log] == sorted(a.started_at for a in log)

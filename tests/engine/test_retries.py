@@ -153,7 +153,7 @@ async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, cal
         (3, "failed", "try 3"),
         (4, "completed", "ok"),
     ]
-    assert all(a.parameters == [run.id] for a in log)
+    assert all(a.parameters == {"run_id": run.id} for a in log)
 
 
 async def test_tries_survive_the_worker(app: Stepfast, calls: Calls) -> None:

@@ -8,6 +8,7 @@ from tests.store.test_children import continued, successor_of
 
 VIEWS = {
     "runs_readable": 1, "steps_readable": 2, "activity_readable": 2, "activity": 2, "sleeps": 0, "workers_readable": 1,
+    "progress_readable": 0, "values_readable": 0,
 }  # fmt: skip
 """And how many rows each then has: when a sleep was over cannot be told any more."""
 BROKEN = '{"broken'

@@ -154,6 +154,38 @@ def positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p for p in signature_of(function).parameters.values() if p.kind in kinds]
 
 
+def by_name(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: int = 0
+) -> dict[str, Any]:
+    """The arguments of a call by the names of its parameters; the ``given`` first ones are not among them. What has no
+    name of its own is a list under the name of ``*args``, or under ``args`` where that has none either."""
+    names, rest = _parameter_names(function)
+    named = dict(zip(names[given:], args, strict=False))
+    if len(args) > len(named):
+        named[rest or "args"] = args[len(named) :]
+    if kwargs:
+        if not named.keys().isdisjoint(kwargs):
+            return {"args": args, "kwargs": kwargs}
+        named |= kwargs
+    return named
+
+
+def _parameter_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], str | None]:
+    """The names of the parameters that are filled by position, and that of ``*args``. This is asked for each call of a
+    step: of a plain function, which may be a new one each time, its code tells it at once."""
+    if type(function) is types.FunctionType and "__wrapped__" not in function.__dict__:
+        code = function.__code__
+        own, count = code.co_varnames, code.co_argcount
+        return own[:count], own[count + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else None
+    try:
+        parameters = signature_of(function).parameters.values()
+    except (TypeError, ValueError):  # of some functions written in C nothing is known
+        return (), None
+    rest = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), None)
+    filled = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(each.name for each in parameters if each.kind in filled), rest
+
+
 def code_version(function: Callable[..., Any]) -> str:
     """A short hash of the source, or of the code where no source is known. It changes when the code does."""
     plain = inspect.unwrap(_unwrap(function))

@@ -15,6 +15,7 @@ from ..cancellation import seen
 from ..errors import DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
+from ..model.payload import Payloads
 from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
 from .cursor import Cursor
@@ -23,6 +24,7 @@ from .failure import encode_error, step_failed, type_name
 from .heeding import heed
 from .run_logging import tell_try
 from .scope import BlockingTry, current_call, wake
+from .signature import by_name
 from .step import Undoable, Work, recorded_name
 from .tasks import RunTask
 
@@ -41,6 +43,8 @@ class StepCall(DurableCall[T]):
 
     __slots__ = ("_args", "_arguments", "_calls", "_kwargs", "_last_error", "_work", "draws")
 
+    _own_arguments = 0
+    """How many arguments the function is given before those of the caller."""
     _kind = STEP
     """What its record says it is."""
     _last_error: str
@@ -341,18 +345,31 @@ class StepCall(DurableCall[T]):
         return now + retry_ms
 
     def _encoded_arguments(self) -> str | None:
-        """The arguments for the activity log, where they are JSON; a log is no reason to fail a step."""
+        """The arguments for the activity log by the names of the parameters, where they are JSON: a log is no reason to
+        fail a step."""
         recorder = self._execution.recorder
         wanted = self._work.options.record_arguments
         if wanted is False or (wanted is None and not recorder.settings.record_arguments):
             return None
         if self._arguments is None and (self._args or self._kwargs):
+            named = by_name(self._work.function, self._args, self._kwargs, self._own_arguments)
             try:
-                what = {"args": self._args, "kwargs": self._kwargs} if self._kwargs else self._args
-                self._arguments = recorder.payloads.encode(what, "arguments")
+                self._arguments = recorder.payloads.encode(named, "arguments")
             except PayloadError:
-                return None
+                self._arguments = _encoded_where_json(recorder.payloads, named)
         return self._arguments
+
+
+def _encoded_where_json(payloads: Payloads, named: dict[str, Any]) -> str | None:
+    """Those of some arguments that are JSON; None, if none is, or they are too large."""
+    kept = {}
+    for name, value in named.items():
+        with contextlib.suppress(PayloadError):
+            payloads.encode(value, "arguments")
+            kept[name] = value
+    with contextlib.suppress(PayloadError):
+        return payloads.encode(kept, "arguments") if kept else None
+    return None
 
 
 @functools.lru_cache(maxsize=16)

@@ -23,6 +23,7 @@ class TransactionCall(StepCall[T]):
 
     __slots__ = ("_context",)
 
+    _own_arguments = 1
     _kind = "transaction"
 
     def _call(self) -> Awaitable[Any]:

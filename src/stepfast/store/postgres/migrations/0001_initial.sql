@@ -281,7 +281,8 @@ SELECT run_id, branch, position, name, attempt, number, status,
        to_timestamp(started_at::numeric / 1000.0) AS started_at,
        (completed_at - started_at)::numeric / 1000.0 AS seconds,
        executed_by, (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid,
+       CASE WHEN format = 1 THEN {schema}.as_json(arguments) END AS parameters
 FROM (SELECT a.*, COALESCE((SELECT c.worker FROM {schema}.claims c
                          WHERE c.run_id = a.run_id AND c.claim >= a.claim ORDER BY c.claim LIMIT 1),
                         (SELECT r.executed_by FROM {schema}.runs r WHERE r.id = a.run_id)) AS executed_by

@@ -76,7 +76,8 @@ SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
            AS completed_at,
        s.undo,
        s.executed_by, (SELECT w.host FROM {schema}.known_workers w WHERE w.id = s.executed_by) AS host,
-       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = s.executed_by) AS pid
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = s.executed_by) AS pid,
+       CASE WHEN s.format = 1 THEN {schema}.as_json(s.arguments) END AS parameters
 FROM (SELECT t.*, COALESCE((SELECT c.worker FROM {schema}.claims c
                          WHERE c.run_id = t.run_id AND c.claim >= t.claim ORDER BY c.claim LIMIT 1),
                         (SELECT r.executed_by FROM {schema}.runs r WHERE r.id = t.run_id)) AS executed_by
@@ -97,3 +98,14 @@ UNION ALL
 SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at,
        claim, NULL
 FROM {schema}.tries;
+
+CREATE VIEW {schema}.progress_readable AS
+SELECT run_id, branch, position, name, detail, CASE WHEN format = 1 THEN {schema}.as_json(data) END AS data,
+       to_timestamp(started_at::numeric / 1000.0) AS started_at,
+       to_timestamp(updated_at::numeric / 1000.0) AS updated_at
+FROM {schema}.progress;
+
+CREATE VIEW {schema}.values_readable AS
+SELECT run_id, key, CASE WHEN format = 1 THEN {schema}.as_json(value) END AS value,
+       to_timestamp(updated_at::numeric / 1000.0) AS updated_at
+FROM {schema}.run_values WHERE key NOT LIKE '~until/%' AND key NOT LIKE '~graph%';

@@ -256,7 +256,8 @@ SELECT run_id, branch, position, name, attempt, number, status,
        strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
        (completed_at - started_at) / 1000.0 AS seconds,
        executed_by, (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid,
+       CASE WHEN format = 1 THEN arguments END AS parameters
 FROM (SELECT a.*, COALESCE((SELECT c.worker FROM {prefix}claims c
                          WHERE c.run_id = a.run_id AND c.claim >= a.claim ORDER BY c.claim LIMIT 1),
                         (SELECT r.executed_by FROM {prefix}runs r WHERE r.id = a.run_id)) AS executed_by

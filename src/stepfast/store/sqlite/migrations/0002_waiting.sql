@@ -73,9 +73,21 @@ SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
        strftime('%Y-%m-%d %H:%M:%f', CASE WHEN s.status = 'waiting' THEN e.ended_at ELSE s.completed_at END / 1000.0, 'unixepoch')
            AS completed_at,
        s.executed_by, (SELECT w.host FROM {prefix}known_workers w WHERE w.id = s.executed_by) AS host,
-       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = s.executed_by) AS pid
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = s.executed_by) AS pid,
+       CASE WHEN s.format = 1 THEN s.arguments END AS parameters
 FROM (SELECT t.*, COALESCE((SELECT c.worker FROM {prefix}claims c
                          WHERE c.run_id = t.run_id AND c.claim >= t.claim ORDER BY c.claim LIMIT 1),
                         (SELECT r.executed_by FROM {prefix}runs r WHERE r.id = t.run_id)) AS executed_by
       FROM {prefix}steps t) AS s
 LEFT JOIN {prefix}sleeps e ON e.run_id = s.run_id AND e.branch = s.branch AND e.position = s.position;
+
+CREATE VIEW {prefix}progress_readable AS
+SELECT run_id, branch, position, name, detail, CASE WHEN format = 1 THEN data END AS data,
+       strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%d %H:%M:%f', updated_at / 1000.0, 'unixepoch') AS updated_at
+FROM {prefix}progress;
+
+CREATE VIEW {prefix}values_readable AS
+SELECT run_id, key, CASE WHEN format = 1 THEN value END AS value,
+       strftime('%Y-%m-%d %H:%M:%f', updated_at / 1000.0, 'unixepoch') AS updated_at
+FROM {prefix}run_values WHERE key NOT LIKE '~until/%' AND key NOT LIKE '~graph%';
