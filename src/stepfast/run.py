@@ -225,7 +225,7 @@ class Run(Generic[O]):
 
     async def export(self) -> dict[str, Any]:
         """The run with all its records, as plain values for a file of JSON; ``app.replay`` takes it, without this
-        database. Not for dag runs."""
+        database. A step of a dag run is exported with that run."""
         return await export_run((await self._connect()).store, self.id)
 
     async def get(self, key: str, default: Any = None) -> Any:
