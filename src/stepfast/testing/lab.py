@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from ..engine.workflow import Workflow
 from ..errors import ConfigurationError
 from ..model.backoff import seconds
 from ..run import Run
-from ..standing_in import where_stands_in
+from ..standing_in import stands_in_everywhere, where_stands_in
 from ..worker.worker import Worker
 from .at_rest import RestCheck
 from .clock import LabClock
@@ -100,6 +101,12 @@ class Lab:
         assert self.app.mortal is not None
         self._mortal = self.app.mortal
         await asyncio.create_task(self._worker.start(), context=where_stands_in(self._of, self.app))
+
+    def in_place(self) -> contextlib.AbstractContextManager[None]:
+        """``with lab.in_place():`` lets every use of the application in this process reach the lab: by handlers of a
+        web application, say, which use the application of their module."""
+        self._check_entered()
+        return stands_in_everywhere(self._of, self.app)
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
