@@ -67,7 +67,7 @@ def decode_error(text: str | None, format_: int, payloads: Payloads) -> dict[str
 
 
 def shown_error(text: str, format_: int, payloads: Payloads) -> dict[str, Any]:
-    """The same for people: what a codec cannot read stands for an error that says so."""
+    """An error as people read it: what a codec cannot read stands for an error that says so."""
     return _shaped(payloads.shown(text, _format_of(text, format_), _WHAT))
 
 
