@@ -17,7 +17,7 @@ from .engine.races import Winners, lost_to
 from .engine.sleeping import SLEEP, planned_end
 from .engine.step_call import STEP
 from .engine.undo import UNDO_BRANCH
-from .engine.workflow import DAG_STEP
+from .engine.workflow import DAG_STEP, WORKFLOW
 from .errors import sentence
 from .model import status
 from .model.graph import Graph
@@ -315,7 +315,7 @@ def dag_step_info(
 def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy | None, losses: int = 0) -> StepInfo:
     return StepInfo(
         name=row.name,
-        kind=_kind_under_way(row.branch),
+        kind=WORKFLOW if row.position == RUN_ITSELF else _kind_under_way(row.branch),
         branch=row.branch,
         position=row.position,
         status=status.COMPENSATING if row.branch == UNDO_BRANCH else status.RUNNING,
@@ -359,6 +359,7 @@ def told_once(found: list[StepInfo], under_way: list[StepInfo], *, executed: boo
     if not executed:
         said = {(step.branch, step.position): step.detail for step in under_way}
         found = [replace(step, detail=step.detail or said.get((step.branch, step.position))) for step in found]
+        under_way = [replace(step, status=status.WAITING) if step.kind == WORKFLOW else step for step in under_way]
         return found + [step for step in under_way if (step.branch, step.position) not in opened]
     told = {(step.branch, step.position) for step in under_way}
     return [

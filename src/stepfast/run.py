@@ -19,6 +19,7 @@ from .engine.options import Seconds
 from .engine.races import winners_of
 from .engine.sending import UNTOLD, signalling
 from .engine.signals import misfit
+from .engine.workflow import WORKFLOW
 from .errors import ConfigurationError, InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .exporting import export_run
 from .model import status
@@ -178,9 +179,7 @@ class Run(Generic[O]):
         ]
         if under_way:
             failures = await store.failed_calls(self.id, row.attempt)
-            under_way = [
-                replace(step, attempts=1 + failures.get((step.branch, step.position), 0)) for step in under_way
-            ]
+            under_way = [_in_its_call(step, failures) for step in under_way]
         found = told_once(found, under_way, executed=row.worker is not None)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await _calls(store, self.id) if call.attempt == row.attempt]
@@ -466,6 +465,11 @@ class Run(Generic[O]):
             error_type=error["type"],
             traceback=error["traceback"],
         )
+
+
+def _in_its_call(step: StepInfo, failures: dict[tuple[str, int], int]) -> StepInfo:
+    """A step under way, and in which of its calls it is; the run as a whole has none."""
+    return step if step.kind == WORKFLOW else replace(step, attempts=1 + failures.get((step.branch, step.position), 0))
 
 
 async def _calls(store: Store, run_id: str) -> list[ActivityRow]:

@@ -140,3 +140,41 @@ async def test_the_last_word_stays_with_a_step_that_has_ended(url: str) -> None:
             with pytest.raises(RunFailed):
                 await run.result(timeout=PATIENCE)
         assert await words() == [*ended, ("some", "failed", "3 of 9", {"done": 3}, 1)]
+
+
+@pytest.mark.enough_on("sqlite")
+async def test_progress_outside_of_steps_is_that_of_the_run(url: str) -> None:
+    """A branch that has ended leaves nothing that looks as if it were still at work, and a run that waits waits."""
+    gate = Gate()
+    async with Stepfast(url, settings=Settings(moment=0)) as app:
+
+        @app.workflow
+        async def load(ctx: Context) -> None:
+            async def each(ctx: Context, item: int) -> None:
+                await ctx.step("part", lambda: None)
+                ctx.progress(f"{item} loaded")
+
+            for item in (1, 2):
+                await ctx.branch(each, item)
+            await ctx.step(gate.passing)
+            await ctx.wait_signal("go")
+
+        run = await app.start(load)
+
+        async def words() -> list[Any]:
+            return [(step.kind, step.status, step.detail) for step in await run.steps() if step.detail is not None]
+
+        async with app.worker():
+            await gate.reached()
+            await eventually(words)
+            assert await words() == [("workflow", "running", "2 loaded")]
+            gate.open()
+
+            async def waits() -> bool:
+                return await run.status() == "waiting"
+
+            await eventually(waits)
+            assert await words() == [("workflow", "waiting", "2 loaded")]
+            await run.signal("go")
+            await run.result(timeout=PATIENCE)
+        assert await words() == []

@@ -117,7 +117,7 @@ class ContextBase:
         return uuid.UUID(bytes=self._draw()[:16], version=4)
 
     def progress(self, detail: str, data: Any = None) -> Noted:
-        """Say how far the work is, for whoever watches. Fire and forget; the latest word wins."""
+        """Say how far a step is; outside of steps, how far the run is. Fire and forget; the latest word wins."""
         execution = self._execution
         if execution.closed is not None:
             raise execution.closed
@@ -132,7 +132,7 @@ class ContextBase:
                 StepRunning(
                     execution.run_id,
                     execution.claim,
-                    self._cursor.branch,
+                    "",  # the run has one word, whichever branch says it: a branch leaves no record of its end
                     RUN_ITSELF,
                     self.workflow,
                     text,
