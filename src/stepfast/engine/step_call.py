@@ -361,7 +361,7 @@ class StepCall(DurableCall[T]):
 
 
 def _encoded_where_json(payloads: Payloads, named: dict[str, Any]) -> str | None:
-    """Those of some arguments that are JSON; None, if none is, or they are too large."""
+    """Encode the arguments that are JSON; None, if none is, or they are too large."""
     kept = {}
     for name, value in named.items():
         with contextlib.suppress(PayloadError):

@@ -32,14 +32,14 @@ def worker_name(worker: WorkerInfo) -> str:
 
 
 def executor_name(executed_by: ExecutedBy | None) -> str:
-    """The same of the worker that executed something; its id where the rest is not known any more."""
+    """Host and process of the worker that executed something; its id where they are not known any more."""
     if executed_by is None:
         return ""
     return executed_by.worker if executed_by.host is None else f"{executed_by.host}:{executed_by.pid}"
 
 
 def executor(executed_by: ExecutedBy | None) -> str:
-    """The same, with the id of the worker."""
+    """Host, process and id of the worker that executed something."""
     name = executor_name(executed_by)
     return name if executed_by is None or executed_by.host is None else f"{name} ({executed_by.worker})"
 
