@@ -109,10 +109,10 @@ class Trail:
         return any(branch == given_up.branch for branch, _ in self._taken[given_up.taken :])
 
     def to_forget(self, error: BaseException | None, by_operator: bool = False) -> list[Address]:
-        """The records that are made anew after an attempt has ended by this error: the failures that it carries, those
+        """The records that are made again after an attempt has ended by this error: the failures it carries, those
         that failed beside them where the code waited for several, and what was recorded after each was given to the
         code, in the branches that were. What other branches did stays. So does what the code gave up by a timeout of
-        its own, if it called something since; if not, that ended the attempt, and is made anew. What lost a race goes
+        its own, if it called something since; if not, that ended the attempt, and is made again. What lost a race goes
         the way of the race's record; and that goes with the failure that won it.
 
         An operator's retry also does again what the code was given and failed after without another call: whether it
