@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from stepfast.engine import step_call, undo, waits
+from stepfast.engine import holding, ledger, step_call, undo, waits
 from stepfast.engine.execution import Execution
 from stepfast.model import leaving, settling
 from stepfast.store.flows import flushing as flow
@@ -177,6 +177,27 @@ def new_input() -> Any:
     return rewritten("change_input", "WHERE r.id = u.id", "WHERE false")
 
 
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """A call that is held back until its run has been replayed is let go only if the run is at rest at that moment."""
+    check = waits.Waits.release_if_at_rest
+
+    def unless_holding(self: Any) -> None:
+        if not self._execution.holding:
+            check(self)
+
+    def never(self: Any, call: Any) -> bool:
+        return self._over and holding.behind(self._execution, call.cursor) is None
+
+    with swapped(waits.Waits, "release_if_at_rest", unless_holding), swapped(holding.Holds, "_goes", never):
+        yield
+
+
+def open_records() -> Any:
+    """A worker remembers of a call that has ended that it was begun."""
+    return swapped(ledger, "_replaces", lambda new, old: False)
+
+
 ALL: dict[str, Mutation] = {
     "fence": fence,
     "wakes": wakes,
@@ -194,6 +215,8 @@ ALL: dict[str, Mutation] = {
     "due": due,
     "past": past,
     "new input": new_input,
+    "held": held,
+    "opened": open_records,
 }
 """By the name of the rule that is taken out."""
 

@@ -26,6 +26,12 @@ def drawn(outcome: Outcome) -> Iterator[Violation]:
         yield Violation("drawn anew", run_id, text)
 
 
+def remembered(outcome: Outcome) -> Iterator[Violation]:
+    """What a worker remembers of a run is what is stored."""
+    for run_id, text in outcome.world.misremembered:
+        yield Violation("misremembered", run_id, text)
+
+
 def tries(outcome: Outcome) -> Iterator[Violation]:
     """A step that failed was tried as often as its retries say; no step is tried more often."""
     evidence, allowed = outcome.evidence, outcome.world.outside.allowed
@@ -120,4 +126,4 @@ def schedules(outcome: Outcome) -> Iterator[Violation]:
             yield Violation("tick twice", "-", f"{count} runs of {key}")
 
 
-ALL = (drawn, tries, released, limits, debounced, schedules)
+ALL = (drawn, remembered, tries, released, limits, debounced, schedules)

@@ -47,6 +47,7 @@ def make(seed: int, size: int = 3) -> Scenario:
     made["runs"] = [_any_run(chance, made) for _ in range(chance.randint(1, size))]
     if chance.random() < 0.15:
         made["runs"] += _debounced(chance)
+    _add_pairs(Random(f"{seed} pairs of waits"), made)
     last = max(run["at"] for run in made["runs"])
     made["horizon"] = last + chance.choice((2.0, 5.0, 10.0))
     made["signals"] = [_signal(chance, made) for _ in range(chance.choice((0, 1, 2, 4)))]
@@ -223,6 +224,68 @@ def _racers(chance: Random) -> list[Op]:
     if all(op["do"] == "signal" for op in picked):
         picked[0] = kinds[0]
     return picked
+
+
+# -- branches that wait ------------------------------------------------------------------------------------------------
+
+
+def _add_pairs(chance: Random, made: Scenario) -> None:
+    """Often a run of branches that all wait, each for something else; drawn apart from the rest of the scenario. In
+    half of these, workers remember runs that they release, and release them soon."""
+    if chance.random() < 0.6:
+        return
+    program = [_waiting_branches(chance, depth=1), {"do": "step"}]
+    made["runs"].append({"at": _early(chance), "workflow": "plain", "input": {"program": program}, "options": {}})
+    if chance.random() < 0.5:
+        made["settings"] |= {"history_records": 64, "history_cache": 1 << 20, "moment": chance.choice((0.0, 0.2))}
+
+
+def _waiting_branches(chance: Random, depth: int) -> Op:
+    """Two branches, or three; one may be such branches itself."""
+    lines = [_waiting_line(chance) for _ in range(chance.choice((2, 2, 2, 2, 3)))]
+    if depth and chance.random() < 0.3:
+        lines[-1].insert(chance.randint(0, 1), _waiting_branches(chance, depth - 1))
+    if chance.random() < 0.5:
+        return {"do": "branches", "lines": lines}
+    return {"do": "map", "lines": lines, "limit": chance.choice((2, 3))}
+
+
+def _waiting_line(chance: Random) -> list[Op]:
+    """A wait, and what comes after it; then perhaps the same once more."""
+    line: list[Op] = []
+    for _ in range(chance.choice((1, 1, 2))):
+        line += [
+            _WAITS[chance.choice(("call", "result", *_WAITS))](chance),
+            {"do": "step", "pause": chance.choice((0.0, 0.1))},
+        ]
+    return line
+
+
+def _waiting_child(chance: Random, how: str) -> Op:
+    """A child that waits itself, mostly longer than a moment."""
+    wait = chance.choice(("sleep", "sleep", "signal", "step"))
+    program: list[Op] = [_WAITS[wait](chance) if wait in _WAITS else _step(chance, 0)]
+    return {"do": "child", "workflow": "plain", "how": how, "input": {"program": program}}
+
+
+_RETRIED = {"fails": 1, "retries": 1, "backoff": "slow"}
+_WAITS: dict[str, Any] = {
+    "call": lambda chance: _waiting_child(chance, "call"),
+    "result": lambda chance: _waiting_child(chance, "result"),
+    "signal": lambda chance: {"do": "signal", "name": chance.choice(NAMES)},
+    "timed signal": lambda chance: {
+        "do": "signal",
+        "name": chance.choice(NAMES),
+        "timeout": chance.choice((1.5, 60.0)),
+    },
+    "sleep": lambda chance: {"do": "sleep", "seconds": chance.choice((0.1, 1.0, 3.0))},
+    "race": lambda chance: {"do": "race", "ops": _racers(chance)},
+    "until": lambda chance: {"do": "until", "asks": chance.choice((0, 1, 2)), "every": chance.choice((0.1, 1.0, 3.0))},
+    "timed until": lambda chance: {**_WAITS["until"](chance), "timeout": 60.0},
+    "retry": lambda chance: {"do": "step", **_RETRIED},
+    "transaction": lambda chance: {"do": "transaction", **_RETRIED},
+}
+"""Everything that a branch can wait for; remote steps have workflows of their own."""
 
 
 # -- people and faults -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any, cast
 from stepfast import Rate, Stepfast
 from stepfast.connecting import Connections
 from stepfast.engine.workflow import Workflow
+from stepfast.errors import Released
 from stepfast.model.graph import Graph
 from stepfast.settings import Settings
 from stepfast.store import Store
@@ -24,7 +25,7 @@ from stepfast.worker.transport import Transport
 from tests.faults.bystanders import TROUBLE
 from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault
 from tests.faults.ledger import Ledger
-from tests.simulation import dags, programs, remote
+from tests.simulation import dags, programs, remembering, remote
 from tests.simulation.clock import SimClock, time_of
 from tests.simulation.database import Recorded, SimStore, Time
 from tests.simulation.loop import Process, SimLoop, Stuck
@@ -161,6 +162,8 @@ class World:
         self._code = self._all_code()
         self.faults: list[Fault] = []
         self.troubles: list[str] = []
+        self.misremembered: list[tuple[str, str]] = []
+        """(run, text) of what a worker took for stored, and was not."""
         self.workers: list[Worker] = []
         self._due = {}
         for fault in scenario["faults"]:
@@ -295,7 +298,8 @@ class World:
     @contextlib.contextmanager
     def _all_of_it(self) -> Iterator[None]:
         programs.Stage.outside = self.outside
-        with futures_give_the_turn_back(), time_of(self.loop, self.seed, self.time.microseconds):
+        compared = remembering.compared(lambda: self.store.connection, self.misremembered)
+        with futures_give_the_turn_back(), compared, time_of(self.loop, self.seed, self.time.microseconds):
             asyncio.set_event_loop(self.loop)
             try:
                 yield
@@ -372,7 +376,7 @@ class World:
                 for task in left:
                     closed.add(task)
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    with contextlib.suppress(RuntimeError):
+                    with contextlib.suppress(RuntimeError, Released):
                         task.get_coro().close()
         finally:
             asyncio._set_running_loop(None)
