@@ -56,7 +56,7 @@ class Identity:
         return [name for name, workflow in self.workflows.items() if workflow.kind != DAG_STEP]
 
     def served(self) -> list[str]:
-        """Those of them whose runs, or steps, wait in a queue that this worker serves, unless a start names another."""
+        """The declared names whose queue, or that of one of their steps, this worker serves."""
         own = {w.dag for w in self.workflows.values() if self.queues is None or w.queue in self._queues}
         return [name for name in self.declared() if name in own]
 
