@@ -136,7 +136,7 @@ def test_filters_that_make_no_sense(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
     assert "there is no status 'lost'; there are queued" in stepfast.error("runs", "--status", "lost", code=2)
     assert "limit must be from 1" in stepfast.error("runs", "--limit", "0", code=2)
-    assert "'7' is not a run id" in stepfast.error("runs", "--after", "7", code=2)
+    assert "there is no run '7'" in stepfast.error("runs", "--after", "7", code=3)
 
 
 def test_what_users_wrote_is_shown_as_they_wrote_it(stepfast: Verbs, shop: Shop) -> None:

@@ -321,7 +321,7 @@ async def test_a_long_history_is_shown_page_by_page(scene: Scene, monkeypatch: p
 
 
 async def test_there_is_no_such_run(scene: Scene) -> None:
-    for address, status in {"0197a1b2-0000-7000-8000-000000000000": 404, "x": 400, "..": 400}.items():
+    for address, status in {"0197a1b2-0000-7000-8000-000000000000": 404, "x": 404, "..": 404}.items():
         for more in ("", "/confirm/cancel", "/payload?what=input"):
             answer = await scene.client.get(f"/runs/{address}{more}".replace("..", "%2E%2E"))
             assert answer.status_code == status, (address, answer.text)
