@@ -115,7 +115,7 @@ class Cron:
         the offset that holds in between: cronsim itself takes every change for one of whole hours."""
         begin, offset = at - at % 1000, self._offset(at)
         while True:
-            known = begin
+            known = then = begin
             for found in self._sim(self._text, _NAIVE_EPOCH + timedelta(milliseconds=begin + offset)):
                 tick = (found - _NAIVE_EPOCH) // _MILLISECOND - offset
                 while known < tick and self._offset(then := min(known + _DAY_MS, tick)) == offset:

@@ -78,7 +78,7 @@ def _shown(given: dict[str, Any]) -> str:
         named = {"user": parts.username, "database": parts.path.lstrip("/") or None}
         hosts: Any = parts.netloc.rpartition("@")[2] or None
     except ValueError:
-        named, hosts = {}, None
+        parts, named, hosts = urlsplit(""), {}, None
     named |= {name: given[name] for name in ("user", "database") if given.get(name)}
     if given.get("host") or given.get("port"):
         hosts = _hosts(given.get("host") or (parts.hostname if hosts else None), given.get("port"))
