@@ -61,12 +61,13 @@ class SyncApp:
     def start(self, workflow: str, input: Any = None, **options: Unpack[StartKeywords]) -> SyncRun[Any]: ...
     def start(self, workflow: Any, input: Any = None, *more: Any, **options: Any) -> SyncRun[Any]:
         """Start a run; the options are those of ``app.start``."""
-        return SyncRun(self.call(self._start(workflow, input, *more, **options), options.get("connection")), self)
+        started = self._untyped.start(workflow, input, *more, **options)
+        return SyncRun(self.call(started, options.get("connection")), self)
 
     @property
-    def _start(self) -> Any:
-        """As it takes, and refuses, what no type checker lets through."""
-        return self._app.start
+    def _untyped(self) -> Any:
+        """The application, which takes, and refuses, what no type checker lets through."""
+        return self._app
 
     @overload
     def start_many(
@@ -76,9 +77,10 @@ class SyncApp:
     def start_many(
         self, workflow: str, inputs: Sequence[Any], **options: Unpack[StartManyKeywords]
     ) -> list[SyncRun[Any]]: ...
-    def start_many(self, workflow: Any, inputs: Sequence[Any], **options: Any) -> list[SyncRun[Any]]:
+    def start_many(self, workflow: Any, inputs: Sequence[Any], *more: Any, **options: Any) -> list[SyncRun[Any]]:
         """Start many runs, all or none."""
-        runs = self.call(self._app.start_many(workflow, inputs, **options), options.get("connection"))
+        started = self._untyped.start_many(workflow, inputs, *more, **options)
+        runs = self.call(started, options.get("connection"))
         return [SyncRun(run, self) for run in runs]
 
     def get(self, run_id: str) -> SyncRun[Any]:
