@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stepfast import ConfigurationError, RunNotFound, Stepfast
@@ -28,7 +30,7 @@ async def test_a_run_is_found_by_its_key(make_app: MakeApp) -> None:
     assert await found.result() == ("ada", 1)
     assert await (await app.find("greet", key="k-1")).result() == ("ada", 1)
     assert await (await elsewhere.find("greet", key="k-1")).result() == ["ada", 1]
-    assert app.sync.find(greet, key="k-1").result() == ("ada", 1)
+    assert await asyncio.to_thread(lambda: app.sync.find(greet, key="k-1").result()) == ("ada", 1)
     with pytest.raises(RunNotFound, match="there is no run of workflow 'greet' with the key 'k-2'"):
         await app.find(greet, key="k-2")
     await run.delete()

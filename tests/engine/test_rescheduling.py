@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -113,7 +114,7 @@ async def test_a_ready_run_is_put_off_and_comes_back(app: Stepfast) -> None:
     await run.reschedule(delay=3600)
     await app.drain()
     assert await run.status() == "queued"
-    app.sync.get(run.id).reschedule(delay=0)
+    await asyncio.to_thread(app.sync.get(run.id).reschedule, delay=0)
     await app.drain()
     assert await run.result() == "done"
 
