@@ -130,7 +130,7 @@ async def test_an_archive_has_a_line_for_each_run_with_its_steps_and_tries(app: 
     assert (kept["id"], kept["key"], kept["tags"], kept["input"]) == (good.id, "o-3", ["red"], 3)
     assert kept["output"] == 3 * 10**20 and kept["values"] == {"progress": 0.5} and kept["tries"] == []
     [charged] = [step for step in kept["steps"] if step["name"] == "charge"]
-    assert (charged["status"], charged["arguments"], charged["output"]) == ("completed", [3], 3 * 10**20)
+    assert (charged["status"], charged["arguments"], charged["output"]) == ("completed", {"cents": 3}, 3 * 10**20)
     assert (failed["id"], failed["status"], failed["error"]["type"]) == (bad.id, "failed", "StepFailed")
     assert [each["number"] for each in failed["tries"] if each["name"] == "charge"] == [1, 2]
     assert path.stat().st_mode & 0o077 == 0, "payloads are for their owner"
