@@ -158,7 +158,7 @@ async def test_news_are_asked_under_a_prefix_and_by_those_who_may(monkeypatch: p
             ask = news(await client.get(f"/deep/down/runs/{run.id}"))
             assert ask.startswith(f"/deep/down/news?run={run.id}&mark=")
             assert (await client.get(ask)).status_code == 200
-            assert (await client.get("/deep/down/news?run=x")).status_code == 400
+            assert (await client.get("/deep/down/news?run=x")).status_code == 404
             let_in[0] = False
             assert (await client.get(ask)).status_code == 401
         await (await news_of(app)).close()

@@ -86,8 +86,10 @@ async def test_a_prefix_that_is_also_a_page(app: Stepfast) -> None:
 
 async def test_a_name_with_a_slash_is_one_part(app: Stepfast) -> None:
     async with browse(console(app, token=TOKEN)) as client:
-        assert (await client.get("/runs/a%2Fb")).status_code == 400  # no id, but one part
-        assert (await client.get("/runs/a/b")).status_code == 404
+        one, two = await client.get("/runs/a%2Fb"), await client.get("/runs/a/b")
+        assert (one.status_code, two.status_code) == (404, 404)
+        assert "that is not a run id" in one.text  # the page of a run was asked for
+        assert "there is no such page" in two.text
         assert (await client.get("/runs/")).status_code == 200
 
 
