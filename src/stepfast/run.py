@@ -32,7 +32,7 @@ from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
 from .model.records import Answer, Mail, RunShape, StepRecord
 from .model.rescheduling import NewTime, why_not
-from .model.rows import NO_CALL, ActivityRow, Outcome, RunRow
+from .model.rows import NO_CALL, ActivityRow, DagStepRow, Outcome, RunRow
 from .planning import Plan
 from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
 from .reports import (
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from .store import Store
 
 O = TypeVar("O", covariant=True)  # noqa: E741
+
+_PAGE = 1000
+"""Records that are read at once."""
 
 _PATIENCE = 5.0
 """Seconds a wish rides out trouble before whoever has it hears of it."""
@@ -148,19 +151,26 @@ class Run(Generic[O]):
         row = await self._row()
         records: list[StepRecord] = []
         after = ("", -1)
-        while page := await store.steps(self.id, after):
+        while True:
+            page = await store.steps(self.id, after, _PAGE)
             records += page
+            if len(page) < _PAGE:
+                return await self._told(row, records)
             after = (page[-1].branch, page[-1].position)
-        return await self._told(row, records)
 
     async def _told(self, row: RunRow, records: list[StepRecord], *, first: bool = True) -> list[StepInfo]:
         """Steps from their records, in the order they were recorded. With the ``first`` of them comes what has no
         record: the steps of a dag, and what is under way."""
         store = (await self._connect()).store
         records.sort(key=lambda record: record.seq)
-        found = await self._dag_steps(row) if first else []
-        winners = winners_of(records)
-        executors = Executors((await store.executors([self.id]))[self.id])
+        graph = await self._graph(row) if first else None
+        dag_steps = [] if graph is None else await store.dag_steps(self.id)
+        begun = [dag_step.id for dag_step in dag_steps if dag_step.started_at is not None]
+        executed = {run_id: Executors(rows) for run_id, rows in (await store.executors([self.id, *begun])).items()}
+        found = [] if graph is None else self._dag_steps(dag_steps, graph, executed)
+        if begun:
+            found = with_remote_inside(found, await store.remote_steps(begun))
+        winners, executors = winners_of(records), executed[self.id]
         found += [
             step_info(record, row, self._payloads, winners, executors) for record in records if record.kind != PATCH
         ]
@@ -186,26 +196,19 @@ class Run(Generic[O]):
             found += waiting_steps(tries, found, self._payloads, executors)
         return found
 
-    async def _dag_steps(self, row: RunRow) -> list[StepInfo]:
+    def _dag_steps(self, rows: list[DagStepRow], graph: Graph, executed: dict[str, Executors]) -> list[StepInfo]:
         """The steps of a dag run."""
-        graph = await self._graph(row)
-        if graph is None:
-            return []
-        store = (await self._connect()).store
-        dag_steps = await store.dag_steps(self.id)
-        begun = [dag_step.id for dag_step in dag_steps if dag_step.started_at is not None]
-        executors = await store.executors(begun) if begun else {}
-        told = [
-            dag_step_info(step, number, graph, self._payloads, Executors(executors.get(step.id, ())).last)
-            for number, step in enumerate(dag_steps)
+        nothing = Executors(())
+        return [
+            dag_step_info(row, number, graph, self._payloads, executed.get(row.id, nothing).last)
+            for number, row in enumerate(rows)
         ]
-        return with_remote_inside(told, await store.remote_steps(begun)) if begun else told
 
     async def _graph(self, row: RunRow) -> Graph | None:
-        """For a dag run: the graph it was started with."""
-        if row.graph is None:
+        """For a dag run: the graph it was started with. Its steps go by that graph too, but have none inside."""
+        if row.graph is None or row.dag_id is not None:
             return None
-        text = await (await self._connect()).store.graph(row.workflow, row.graph, row.dag_id or row.id)
+        text = await (await self._connect()).store.graph(row.workflow, row.graph, row.id)
         return None if text is None else Graph.from_text(text)
 
     async def activity(self) -> list[Activity]:
