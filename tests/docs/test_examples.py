@@ -50,7 +50,7 @@ PROMISED = {
     ],
     "order_fulfillment.py": [
         r"result: parcel o-1 is on its way to Ada\n +completed\n.*\n +skipped: ask_manager, manager_ok",
-        r"(undo of (print_label|pack): .*\n.*){2}undo of charge_card: receipt o-2 refunded\n.*undo of reserve_stock",
+        r"(undo of (print_label|pack): .*?\s+){2}undo of charge_card: receipt o-2 refunded\n.*undo of reserve_stock",
         r"failed \(code\): step 'ship' failed: .*no courier goes there\n +compensated\n",
         r"'manager_ok' was not approved\n +compensated\n +compensated: release_stock\n",
         r"cancelled\n +compensated\n +cancelled: manager_ok\n",
