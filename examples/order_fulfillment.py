@@ -69,7 +69,7 @@ async def refund_card(ctx: DagContext) -> None:
     print(f"  undo of {ctx.step_name}: {ctx.output} refunded")
 
 
-@fulfil.step(after=[reserve_stock, check_fraud, "manager_ok"], retries=2, compensate=refund_card)
+@fulfil.step(after=[reserve_stock, check_fraud, "manager_ok"], retries=5, compensate=refund_card)
 async def charge_card(ctx: DagContext) -> str:
     assert ctx.outputs["check_fraud"] < 0.5
     receipt = f"receipt {ctx.input['id']}"

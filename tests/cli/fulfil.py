@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepfast import Backoff, DagContext, NonRetryableError, Settings, Stepfast
 
-app = Stepfast(settings=Settings(moment=0, dag_retries=0))
+app = Stepfast(settings=Settings(moment=0))
 order = app.dag("order")
 
 
@@ -19,7 +19,7 @@ async def refund(ctx: DagContext) -> None:
     pass
 
 
-@order.step(retries=2, backoff=Backoff(base=0.001), compensate=free)
+@order.step(retries=3, backoff=Backoff(base=0.001), compensate=free)
 async def reserve(ctx: DagContext) -> str:
     if ctx.attempt < 2:
         raise ConnectionError("the shelf does not answer")
@@ -36,7 +36,7 @@ async def charge(ctx: DagContext) -> str:
     return "receipt"
 
 
-@order.step(after=[charge], when=lambda ctx: ctx.input == "gift")
+@order.step(after=[charge], retries=1, when=lambda ctx: ctx.input == "gift")
 async def wrap(ctx: DagContext) -> str:
     return "paper"
 
@@ -44,7 +44,7 @@ async def wrap(ctx: DagContext) -> str:
 order.approval("boss_ok", after=[charge], timeout=timedelta(days=1))
 
 
-@order.step(after=[wrap, "boss_ok"])
+@order.step(after=[wrap, "boss_ok"], retries=0)
 async def ship(ctx: DagContext) -> str:
     if ctx.input == "piano":
         raise NonRetryableError("too heavy")

@@ -38,10 +38,12 @@ def test_a_graph_is_drawn(stepfast: Verbs, shop: Shop) -> None:
         "○ │",
         "○─╯",
     ]
-    assert re.search(r"○ +reserve +2 retries; undone by free\n", answer.stdout)
+    assert re.search(r"○ +reserve +3 retries; undone by free\n", answer.stdout)
     assert re.search(r"○─╯ +charge +reserve, check +30 s at most; undone by refund\n", answer.stdout)
-    assert re.search(r"wrap +charge +conditional\n", answer.stdout)
+    assert re.search(r"wrap +charge +conditional; 1 retry\n", answer.stdout)
     assert re.search(r"boss_ok +charge +an approval; 1 d at most, then fail\n", answer.stdout)
+    assert re.search(r"check *\n", answer.stdout)  # two retries go without saying
+    assert re.search(r"ship +wrap, boss_ok +no retries\n", answer.stdout)
     assert re.search(r"order, version [0-9a-f]{16}: 6 steps in 4 levels", answer.stderr)
 
 
@@ -65,7 +67,7 @@ def test_a_graph_for_scripts(stepfast: Verbs, shop: Shop) -> None:
     steps = {step["name"]: step for step in found["steps"]}
     assert steps["charge"] == {
         "name": "charge", "after": ["reserve", "check"], "at_least": None, "kind": "step", "conditional": False,
-        "undo": "refund", "catch": {}, "retries": 0, "timeout": 30, "on_timeout": None, "level": 2,
+        "undo": "refund", "catch": {}, "retries": 2, "timeout": 30, "on_timeout": None, "level": 2,
     }  # fmt: skip
     assert steps["boss_ok"]["kind"] == "approval"
 

@@ -15,11 +15,11 @@ from tests.drawing.test_timeline_svg import SVG, parsed, texts
 
 ORDER = Graph(
     [
-        DagStep("reserve", undo="release", retries=2),
-        DagStep("ok", ("reserve",), kind="approval"),
+        DagStep("reserve", undo="release", retries=3),
+        DagStep("ok", ("reserve",), kind="approval", retries=0),
         DagStep("wrap", ("reserve",), conditional=True),
         DagStep("ship", ("ok", "wrap"), at_least=1, catch={"KeyError": "mend"}),
-        DagStep("mend"),
+        DagStep("mend", retries=2),
     ]
 )
 
@@ -38,7 +38,8 @@ def standing() -> list[StepInfo]:
 def test_a_declared_graph() -> None:
     svg = graph_svg(ORDER, name="order")
     assert parsed(svg).get("aria-label") == "Graph of order: 5 steps" and parsed(svg).get("role") == "img"
-    assert {"reserve", "2 retries", "approval", "conditional", "any of 2"} <= set(texts(svg))
+    assert {"reserve", "3 retries", "approval", "conditional", "any of 2"} <= set(texts(svg))
+    assert "2 retries" not in svg and "no retries" not in svg
     assert "where KeyError leads to" in svg and "would be undone by release" in svg
     assert "<a " not in svg and "style" not in svg
 

@@ -121,6 +121,16 @@ async def test_it_is_tried_again_as_the_settings_say(home: Home) -> None:
     assert calls == [1, 2, 3]
 
 
+def test_the_graph_says_nothing_of_its_retries(sqlite_url: str) -> None:
+    """They are counted where it is served. Its run is executed once, which is not what a reader has to know."""
+    from stepfast import Stepfast
+
+    fulfil = Stepfast(sqlite_url).dag("fulfil")
+    fulfil.remote("echo", retries=4)
+    assert fulfil.graph.dag_steps["echo"].retries is None
+    assert fulfil.steps["echo"].options.max_attempts == 1
+
+
 def test_what_cannot_work_is_refused_with_the_name_of_the_step(sqlite_url: str) -> None:
     from stepfast import Stepfast
 

@@ -18,8 +18,9 @@ import stepfast
 from stepfast.cli import times
 from stepfast.cli.logs import JsonLines, Lines
 from stepfast.cli.output import write_json, write_value
+from stepfast.model.graph import APPROVAL, STEP, DagStep
 from stepfast.model.ticks import clock
-from stepfast.telling.words import ago, lasting, listed, moment, printable, span
+from stepfast.telling.words import ago, lasting, listed, moment, printable, retries_of, span
 
 PACKAGE = Path(stepfast.__file__).parent
 
@@ -90,6 +91,17 @@ def test_how_long_ago() -> None:
     now = datetime(2030, 1, 1, tzinfo=UTC)
     assert ago(now - timedelta(seconds=3), now) == "3 s ago"
     assert ago(now + timedelta(seconds=12), now) == "in 12 s"
+
+
+@pytest.mark.parametrize(
+    ("kind", "retries", "text"),
+    [
+        (STEP, 0, "no retries"), (STEP, 1, "1 retry"), (STEP, 2, ""), (STEP, 3, "3 retries"), (STEP, None, ""),
+        (APPROVAL, 0, ""),
+    ],
+)  # fmt: skip
+def test_the_usual_retries_of_a_step_go_without_saying(kind: str, retries: int | None, text: str) -> None:
+    assert retries_of(DagStep("a", kind=kind, retries=retries)) == text
 
 
 def test_lists() -> None:

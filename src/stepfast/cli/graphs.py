@@ -18,7 +18,7 @@ from ..model.graph import APPROVAL, DagStep, Graph
 from ..reports import RunInfo, StepInfo
 from ..telling.explaining import dag_steps
 from ..telling.states import outcome_of, waited_for
-from ..telling.words import count, lasting, listed
+from ..telling.words import count, lasting, listed, retries_of
 from .loading import load_app
 from .options import option
 from .output import say, write_heading, write_json, write_table
@@ -155,7 +155,7 @@ def _after(found: Graph, name: str) -> str:
 def _said(dag_step: DagStep) -> str:
     parts = ["an approval"] if dag_step.kind == APPROVAL else []
     parts += ["conditional"] if dag_step.conditional else []
-    parts += [count(dag_step.retries, "retry").replace("retrys", "retries")] if dag_step.retries else []
+    parts += [retries] if (retries := retries_of(dag_step)) else []
     if dag_step.timeout is not None:
         end = f", then {dag_step.on_timeout}" if dag_step.on_timeout else ""
         parts.append(f"{lasting(dag_step.timeout)} at most{end}")

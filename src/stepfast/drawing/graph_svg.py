@@ -11,7 +11,7 @@ from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
 from ..reports import RunInfo, StepInfo
-from ..telling.words import count, lasting, shortened
+from ..telling.words import count, lasting, retries_of, shortened
 from .layers import HEIGHT, Box, Edge, Layers, place
 from .marks import class_of, mark
 from .markup import Markup, element, number
@@ -177,8 +177,7 @@ def _declared(graph: Graph, step: DagStep) -> str:
     parts += ["conditional"] if step.conditional else []
     if step.at_least is not None:
         parts.append(f"{'any' if step.at_least == 1 else step.at_least} of {len(graph.dependencies(step.name))}")
-    parts += [f"{step.retries} retries" if step.retries > 1 else "1 retry"] if step.retries else []
-    return " · ".join(parts)
+    return " · ".join(filter(None, (*parts, retries_of(step))))
 
 
 def _told(box: Box, standing: _Standing) -> Iterator[str]:

@@ -16,7 +16,7 @@ from ..model.graph import APPROVAL, STEP, DagStep, Graph, mermaid
 from ..model.names import check_name, check_signal, refuse_unknown
 from ..model.rows import Definition
 from ..settings import Settings
-from .dag_remote import served_elsewhere
+from .dag_remote import is_served_elsewhere, served_elsewhere
 from .failure import type_name
 from .options import (
     After,
@@ -166,7 +166,8 @@ class Dag(Workflow[Any, dict[str, Any]]):
         retries = self._settings.dag_retries if said.retries is None else said.retries
         undo = None if said.compensate is None else recorded_name(said.compensate)
         needed = 1 if join == "any" else at_least
-        dag_step = DagStep(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
+        in_graph = None if is_served_elsewhere(function) else retries  # the order of a remote step has its own
+        dag_step = DagStep(name, before, needed, STEP, when is not None, undo, caught, in_graph, said.timeout)
         options = WorkflowOptions(self.queue, 1 + retries, said.timeout, None, said.backoff)
         return DagStepWorkflow(self.name, dag_step, DagStepCode(function, when, said.compensate), options, scope)
 

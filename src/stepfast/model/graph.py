@@ -37,6 +37,7 @@ class DagStep(Struct, frozen=True, omit_defaults=True):
     catch: dict[str, str] = {}
     """Error type → the step to go to instead of failing."""
     retries: int | None = None
+    """None: the step is not called again; a remote one has its retries elsewhere."""
     timeout: float | None = None
     on_timeout: str | None = None
     """For an approval: fail, skip or approve."""

@@ -9,10 +9,16 @@ from typing import Any
 
 import msgspec
 
+from ..model.graph import STEP, DagStep
+from ..settings import Settings
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw])")
 _LONGEST = 300
 """Characters of a payload shown to people; scripts get all of it."""
+_USUAL_RETRIES = Settings().dag_retries
+"""Retries of a step of a dag that go without saying. It is not the setting of the process that draws: a drawing means
+the same to every reader."""
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _BEYOND_ASCII = re.compile(r"[\x7f-\x9f]")
@@ -85,6 +91,13 @@ def listed(names: list[str]) -> str:
 def count(number: int, noun: str) -> str:
     """A number with its noun: ``1 worker``, ``3 workers``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def retries_of(dag_step: DagStep) -> str:
+    """How often a step of a dag is retried, if that differs from the default; empty otherwise."""
+    if dag_step.kind != STEP or dag_step.retries in (None, _USUAL_RETRIES):
+        return ""
+    return {0: "no retries", 1: "1 retry"}.get(dag_step.retries or 0, f"{dag_step.retries} retries")
 
 
 def brief(value: Any) -> str:
