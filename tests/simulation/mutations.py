@@ -63,7 +63,7 @@ def lease() -> Iterator[None]:
 
 def own_lease() -> Any:
     """A worker that nothing was heard of for a lease claims before it has beaten."""
-    return swapped(duties.Duties, "_is_unheard", lambda self: False)
+    return swapped(duties.Duties, "is_unheard", lambda self: False)
 
 
 def retries() -> Any:

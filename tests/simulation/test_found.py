@@ -13,6 +13,9 @@ CALM: dict[str, Any] = {
     "settings": {"lease": 3.0, "sweep": 1.0, "poll": 1.0, "moment": 0.2, "concurrency": 1, "max_losses": 20},
 }  # fmt: skip
 
+BUSY: dict[str, Any] = {"at": 0.1, "workflow": "task", "input": {"pause": 20.0}, "options": {}}
+"""A run that takes a worker's only slot for as long as the scenario is about the others."""
+
 
 def played(seed: int, **changes: Any) -> list[str]:
     """What is wrong with a scenario, in words."""
@@ -26,6 +29,25 @@ def test_a_worker_that_was_frozen_beyond_its_lease_claims_nothing_before_it_has_
     frozen = {"kind": "freeze", "worker": 0, "at": 0.2, "seconds": 6.5}
     for seed in range(5):
         assert played(seed, runs=[busy, ready], faults=[frozen]) == []
+
+
+def test_a_claim_that_an_outage_delays_is_not_asked_under_an_id_that_others_have_buried() -> None:
+    """It was asked again until the database answered, under the id that the worker had when it began. What it took then
+    was executed by no worker, and counted a loss when the next sweep found it."""
+    for question, queue, limits in (("claim", "plain", None), ("claim_limited", "narrow", {"concurrency": 2})):
+        ready = {"at": 3.0, "workflow": "task", "input": {"pause": 0.5}, "options": {"queue": queue}}
+        for number, seconds in ((1, 5.5), (2, 4.5)):
+            cut = {"kind": "cut", "worker": 0, "question": question, "number": number, "seconds": seconds}
+            for seed in range(5):
+                assert played(seed, runs=[BUSY, ready], faults=[cut], limits=limits) == []
+
+
+def test_nor_before_a_worker_that_was_frozen_knows_whether_it_still_has_its_id() -> None:
+    ready = {"at": 3.0, "workflow": "task", "input": {"pause": 0.5}, "options": {}}
+    cut = {"kind": "cut", "worker": 0, "question": "claim", "number": 1, "seconds": 2.0}
+    frozen = {"kind": "freeze", "worker": 0, "at": 1.0, "seconds": 5.0}
+    for seed in range(5):
+        assert played(seed, runs=[BUSY, ready], faults=[cut, frozen]) == []
 
 
 def test_a_wait_that_is_over_goes_on_where_no_run_may_stay_in_memory() -> None:

@@ -22,6 +22,9 @@ _MOST_LANES = 1000
 """Lanes that wake-ups alone can make a claim look into: what one forged of names that nobody uses could add to it. The
 sweeper finds those that do have something, however many they are."""
 
+_UNTIL_HEARD = 0.1
+"""Seconds between two looks at whether a heartbeat has come through."""
+
 _MISSES = 2
 """How often an empty claim over several lanes is repeated before they are taken for empty."""
 
@@ -40,6 +43,10 @@ class Room(Protocol):
     @property
     def remembered(self) -> Mapping[str, int]:
         """Run id → the claim after which its records are known here, so that a claim need not bring them."""
+        ...
+
+    def is_unheard(self) -> bool:
+        """Whether others may have buried the worker: no heartbeat has come through for a whole lease."""
         ...
 
     def accept(self, runs: list[Claimed], asked_at: float) -> None:
@@ -194,6 +201,8 @@ class Claimer:
         store = self._kit.store
 
         async def ask() -> list[Claimed]:
+            if not await self.is_still(worker):
+                return []
             if lanes is None:
                 return await store.claim_suspects(worker, token, me.versions, me.queues, room)
             return await store.claim(worker, token, lanes, me.versions, limit, self._room.remembered)
@@ -209,6 +218,15 @@ class Claimer:
             self.last_found = self._kit.clock.now()
             if worker == me.id:
                 self._room.accept(runs, asked_at)
+
+    async def is_still(self, worker: str) -> bool:
+        """Whether a claim may be asked under this id, for the first time or again after an outage. If others may have
+        buried it, the next heartbeat tells: what a claim takes under a buried id is executed by no worker."""
+        while self._room.is_unheard():
+            if self.stopped:
+                return False
+            await self._kit.clock.sleep(_UNTIL_HEARD)
+        return worker == self._me.id
 
     def _learn(self, lanes: list[tuple[Lane, int]], runs: list[Claimed], limit: int) -> None:
         """Move the marks; drop lanes that have run dry."""

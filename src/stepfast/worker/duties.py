@@ -123,7 +123,7 @@ class Duties:
 
     def free_slots(self) -> int:
         """How many runs may be claimed."""
-        free = 0 if self.stopping or self._is_unheard() else self.executor.slots.free
+        free = 0 if self.stopping or self._must_beat_first() else self.executor.slots.free
         limited = self.limited
         if limited.wanted is None and not limited.expected:
             return free
@@ -131,17 +131,21 @@ class Duties:
 
     def limited_slots(self) -> int:
         """How many runs of limited queues may be claimed."""
-        free = 0 if self.stopping or self._is_unheard() else max(0, self.executor.slots.free - self.claimer.expected)
+        free = 0 if self.stopping or self._must_beat_first() else self.executor.slots.free - self.claimer.expected
+        free = max(0, free)
         return self._sharing.for_limited(free, self.limited.wanted, self.claimer.wanted)
 
-    def _is_unheard(self) -> bool:
+    def is_unheard(self) -> bool:
         """Whether no beat has come through for a whole lease, as after the process was stopped: others may have buried
-        us, and would take away what we claim. The next beat tells, and is sent at once."""
-        heartbeat = self.heartbeat
-        if heartbeat.age <= self._kit.settings.lease or not heartbeat.alive:
+        us, and would take away what we claim. The next beat tells."""
+        return self.heartbeat.unheard > self._kit.settings.lease and self.heartbeat.alive
+
+    def _must_beat_first(self) -> bool:
+        """Whether a claim is put off until the next beat, which is sent at once."""
+        if not self.is_unheard():
             return False
         self._unheard = True
-        heartbeat.hurry()
+        self.heartbeat.hurry()
         return True
 
     def suspect_room(self) -> list[int]:

@@ -56,7 +56,7 @@ class Heartbeat:
         self._thread = self._clock.thread("stepfast-heartbeat", self._run)
         self.unbroken_since = self._clock.now()
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
-        self._last = self._clock.now()
+        self._last = self._heard = self._clock.now()
         self._said = _NOTHING
         self._watch: LoopWatch | None = None
         """Told to look at the event loop between two beats."""
@@ -73,6 +73,11 @@ class Heartbeat:
     def age(self) -> float:
         """Seconds since the last beat that came through was sent."""
         return self._clock.now() - self._last
+
+    @property
+    def unheard(self) -> float:
+        """Seconds since the last beat was sent of which the event loop knows that the worker lived then."""
+        return self._clock.now() - self._heard
 
     @property
     def alive(self) -> bool:
@@ -155,7 +160,7 @@ class Heartbeat:
                 self.unbroken_since = self._clock.now()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
             if known or answer.alive:  # else it was asked before the database had been told of the new id
-                self._tell(self._answered, worker, answer, before)
+                self._tell(self._answered, worker, answer, before, sent)
             return
         if self._clock.now() - self._last > self._lease:
             self._tell(self._holder.lease_expired)
@@ -177,9 +182,11 @@ class Heartbeat:
                 exc_info=unexpected,
             )  # fmt: skip
 
-    def _answered(self, worker: str, answer: BeatAnswer, before: dict[str, int]) -> None:
+    def _answered(self, worker: str, answer: BeatAnswer, before: dict[str, int], sent: float) -> None:
         """Pass the answer on, unless the worker was given a new id since it asked: it is not about that one."""
         if worker == self._me.id:
+            if answer.alive:
+                self._heard = sent
             self._holder.beat_answered(answer, before)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:

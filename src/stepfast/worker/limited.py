@@ -227,11 +227,14 @@ class LimitedClaimer:
         )
         self.expected = free
         with self._claimer.questions.ask() as token:
+
+            async def ask() -> Admission:
+                if not await self._claimer.is_still(worker):
+                    return Admission()
+                return await self._kit.store.claim_limited(worker, token, want, self._room.remembered)
+
             try:
-                done = await self._kit.ask(
-                    lambda: self._kit.store.claim_limited(worker, token, want, self._room.remembered),
-                    "claim", lambda: self._claimer.stopped,
-                )  # fmt: skip
+                done = await self._kit.ask(ask, "claim", lambda: self._claimer.stopped)
             finally:
                 self.expected = 0
             if (observers := self._kit.observers) is not None and observers.claim_answered:
