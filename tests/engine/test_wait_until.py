@@ -13,6 +13,7 @@ from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
+    RunCancelled,
     RunFailed,
     Settings,
     Stepfast,
@@ -341,6 +342,36 @@ async def test_the_end_of_a_timeout_is_decided_once(app: Stepfast, outside: Outs
         await run.resume()
         await app.drain()
         assert (await run.info()).due_at == due_at
+
+
+@pytest.mark.parametrize("timeout", [None, 3600])
+async def test_an_answer_is_recorded_before_an_operator_is_obeyed(
+    app: Stepfast, calls: Calls, timeout: float | None
+) -> None:
+    """Also the first one, of a wait whose end has not been decided before: what the check has done can be undone."""
+    gate = Gate()
+
+    async def release(place: str) -> None:
+        calls.hit(f"release {place}")
+
+    async def reserve() -> str:
+        await gate.passing()
+        return f"place {calls.hit('reserve')}"
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=release).wait_until(reserve, timeout=timeout)
+
+    run = await app.start(order)
+    async with app.worker() as worker:
+        await gate.reached()
+        await run.cancel()
+        await eventually(lambda: worker.duties.executor.running[run.id].asked == "cancel")
+        gate.open()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=PATIENCE)
+    assert calls == {"reserve": 1, "release place 1": 1}
+    assert await run.status() == "compensated"
 
 
 # -- checks that fail ---------------------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ class UntilCall(StepCall[T]):
             await self._wait_for_next()
 
     async def _done(self, result: Any) -> T:
-        due_at = await self._time_is_up_at()
+        # An answer is the outcome, and the next thing that is recorded: a wish of an operator could be carried out at
+        # any other record, and what the check has done would be unknown.
+        due_at = None if result else await self._time_is_up_at()
         while not result:
             execution = self._execution
             now = execution.database_now()
