@@ -205,11 +205,12 @@ class Database:
                 "FROM [steps]"
             )
         ]
-        evidence.tries = [
+        evidence.tries = [  # an error begins with a brace, which stands for a schema here
             Try(str(row[0]), *row[1:])
             for row in await self.fetch(
                 "SELECT run_id, position, claim, attempt, number, completed_at * 1000, branch, "
-                """COALESCE(error LIKE '{"type":"StepTimeout"%', false) FROM [tries]"""
+                """COALESCE(error LIKE '_"type":"StepTimeout"%', false), """
+                """COALESCE(error LIKE '_"type":"WaitTimeout"%', false) FROM [tries]"""
             )
         ]
         evidence.rows = [

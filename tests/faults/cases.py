@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from tests.faults.evidence import (
     DELETED,
     INSERTED,
     OUTAGE,
+    STOPPED,
     TASK,
     TRIED,
     UNDO,
@@ -145,7 +145,7 @@ def _piece_claims(evidence: Evidence, case: Case) -> dict[int, Claim]:
         if held is not None and held.ended is None and (move.worker != move.old_worker or move.claim != move.old_claim):
             held.ended = move.at
             held.how = _how(evidence, case, held, move)
-            held.excused = any(_hits(evidence, held))
+            held.excused = bool(_hits(evidence, held))
         if move.worker is not None and move.claim > move.old_claim:
             pid = evidence.workers.get(move.worker)
             claims[move.claim] = Claim(move.claim, move.worker, pid, move.at, wakes=move.wakes, ends=move.ends)
@@ -167,6 +167,8 @@ def _how(evidence: Evidence, case: Case, claim: Claim, move: Move) -> str:
         return FAILED
     if move.status in TERMINAL:
         return FAILED if move.status == "failed" and move.old_status != "compensating" else RELEASED
+    if move.status == "paused" and STOPPED in _hits(evidence, claim):
+        return GIVEN_BACK  # in the middle of what it did: the pause that was asked for begins at once
     if move.status in ("waiting", "paused") or move.due is not None:
         return RELEASED
     if move.status == "compensating":
@@ -176,7 +178,7 @@ def _how(evidence: Evidence, case: Case, claim: Claim, move: Move) -> str:
         return RELEASED if begins or failed else GIVEN_BACK
     # Woken before it could wait, or resumed before it was held: ready at once.
     woken = claim.asked or (move.wakes, move.ends) != (claim.wakes, claim.ends)
-    return RELEASED if woken and not any(_hits(evidence, claim)) else GIVEN_BACK
+    return RELEASED if woken and not _hits(evidence, claim) else GIVEN_BACK
 
 
 def _recorded_under(case: Case, claim: int) -> bool:
@@ -184,12 +186,16 @@ def _recorded_under(case: Case, claim: int) -> bool:
     return any(record.claim == claim and record.status != OPEN_RECORD for record in records)
 
 
-def _hits(evidence: Evidence, claim: Claim) -> Iterator[bool]:
-    """A kill, or a pause of at least half a lease: the last heartbeat before it may be a third of a lease old."""
+def _hits(evidence: Evidence, claim: Claim) -> set[str]:
+    """The kinds of faults that may have cut a claim short: a kill, a stop, or a pause of at least half a lease, for the
+    last heartbeat before it may be a third of a lease old."""
+    found = set[str]()
     for fault in evidence.faults:
         meant = fault.pid == claim.pid or (fault.pid == 0 and fault.kind == OUTAGE)
         long = fault.end - fault.begin >= evidence.lease * 500_000 or fault.kind not in ("frozen", OUTAGE)
-        yield meant and long and fault.end >= claim.began and (claim.ended is None or fault.begin <= claim.ended)
+        if meant and long and fault.end >= claim.began and (claim.ended is None or fault.begin <= claim.ended):
+            found.add(fault.kind)
+    return found
 
 
 def load(text: str | None) -> Any:

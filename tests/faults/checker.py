@@ -249,7 +249,7 @@ def _records(_: Evidence, case: Case) -> Iterator[Violation]:
     records: list[Step | Write] = [*case.steps, *(write for write in case.writes if write.what != TRIED)]
     in_vain = {(r.place, r.claim) for r in records if r.kind not in BY_ACT and r.status == "failed"}
     for row in case.tries:
-        if row.position < 0 or row.timed_out or (row.place, row.claim) in in_vain:
+        if row.position < 0 or row.timed_out or row.waited_out or (row.place, row.claim) in in_vain:
             continue  # an attempt; or a wait that failed, which is among the tries too, in the claim that recorded it
         if not any(act.does in (RAISES, LATE) for act in _acts_of(case, row.place, row.claim)):
             yield Violation("made up", case.id, f"{_at(row.place)}: a failed try on record, but no act failed")

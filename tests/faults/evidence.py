@@ -17,7 +17,8 @@ RETURNS, RAISES, LATE, ASKS = "returns", "raises", "late", "asks"
 """What an act is about to do. ``late``: return, but only when its time is long over. ``asks``: say that something which
 is waited for is not so yet, which leaves no record."""
 
-KILLED, FROZEN, OUTAGE = "killed", "frozen", "outage"
+KILLED, FROZEN, OUTAGE, STOPPED = "killed", "frozen", "outage", "stopped"
+"""What was done to a process. ``stopped`` is a fault that is none: it left in good order, and gave its runs back."""
 
 Place = tuple[str, int]
 """A branch and a position in it."""
@@ -180,6 +181,8 @@ class Try:
     branch: str = ""
     timed_out: bool = False
     """Whether it was given up because it took too long; its act may have begun or not, and would have returned."""
+    waited_out: bool = False
+    """Whether the time of ``ctx.wait_until`` was up, which is its last failure: none of its acts failed."""
 
     @property
     def place(self) -> Place:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.checker import check, false_losses
 from tests.faults.evidence import (
+    ASKS,
     CHANGED,
     DELETED,
     FROZEN,
@@ -17,6 +18,7 @@ from tests.faults.evidence import (
     LATE,
     OUTAGE,
     RAISES,
+    STOPPED,
     TASK,
     TRIED,
     Act,
@@ -28,6 +30,7 @@ from tests.faults.evidence import (
     Start,
     Step,
     Try,
+    Wish,
     Write,
 )
 from tests.faults.storm import trouble
@@ -223,6 +226,12 @@ def act_without_a_failure_or_a_loss(e: Evidence) -> None:
     e.moves[2] = left(4 * S, "run", 1, "w1", "waiting")
 
 
+def act_without_a_record_and_be_paused(e: Evidence) -> None:
+    """Without a stop of its worker, a run is paused between two steps."""
+    stop_while_a_pause_is_asked_for(e)
+    e.faults.clear()
+
+
 def lose_without_cause(e: Evidence) -> None:
     e.strict = True
     e.faults.clear()
@@ -308,6 +317,7 @@ VIOLATIONS: list[tuple[Callable[[Evidence], None], str]] = [
     (act_three_times_with_one_loss, "too many acts"),
     (act_three_times_with_one_loss, "unaccounted act"),
     (act_without_a_failure_or_a_loss, "unaccounted act"),
+    (act_without_a_record_and_be_paused, "unaccounted act"),
     (lose_without_cause, "lost without cause"),
     (lose_by_too_short_a_pause, "lost without cause"),
     (lose_before_the_kill, "lost without cause"),
@@ -363,6 +373,32 @@ def give_up_an_act_that_was_called_late(e: Evidence) -> None:
     e.tries += [Try("run", 1, 2, 1, 1, 4650 * MS, timed_out=True), Try("run", 1, 2, 1, 2, 4800 * MS, timed_out=True)]
 
 
+def wait_until_the_time_is_up(e: Evidence) -> None:
+    """No check failed; that the time is up is on record as a failed try."""
+    e.acts.append(dataclasses.replace(act(6600 * MS, 3, 2, 200, "no", ASKS, 3), name="is_so"))
+    e.steps.append(Step("run", 3, "is_so", 2, 4, "failed", None, 6800 * MS, kind="wait_until"))
+    e.tries.append(Try("run", 3, 2, 1, 1, 6800 * MS, waited_out=True))
+    e.runs[0] = dataclasses.replace(e.runs[0], output='["a","c","d",null]')
+    e.seen[0] = Seen("run", "completed", '["a","c","d",null]')
+
+
+def stop_instead_of_being_lost(e: Evidence, asked: str | None = None, status: str = "queued") -> None:
+    """The worker stops in the middle of the second step, and gives the run back."""
+    e.faults[:] = [Fault(100, STOPPED, 3 * S, 8 * S)]
+    e.strict = True
+    e.moves[2:3] = [
+        dataclasses.replace(left(2 * S, "run", 1, "w1", "running"), worker="w1", asked=asked),
+        left(4 * S, "run", 1, "w1", status),
+    ]
+
+
+def stop_while_a_pause_is_asked_for(e: Evidence) -> None:
+    """Then the run is paused where it is, which is not between two steps."""
+    stop_instead_of_being_lost(e, "pause", "paused")
+    e.moves.insert(4, Move(4100 * MS, "run", 1, 1, "queued", "paused", None, None, wakes=1))
+    e.wishes += [Wish(2 * S, "run", "pause", True, 2 * S), Wish(4050 * MS, "run", "resume", True, 4200 * MS)]
+
+
 def time_an_attempt_out(e: Evidence) -> None:
     """The first attempt ends in the second step; its thread comes back with a value that nobody wants."""
     e.faults.clear()
@@ -393,6 +429,9 @@ LEGAL = [
     lose_a_lease_to_a_slow_machine,
     fail_tries,
     give_up_an_act_that_was_called_late,
+    wait_until_the_time_is_up,
+    stop_instead_of_being_lost,
+    stop_while_a_pause_is_asked_for,
     time_an_attempt_out,
     make_a_record_anew,
     start_a_key_twice,

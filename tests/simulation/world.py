@@ -23,7 +23,7 @@ from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.worker.transport import Transport
 from tests.faults.bystanders import TROUBLE
-from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault
+from tests.faults.evidence import FROZEN, KILLED, OUTAGE, STOPPED, Evidence, Fault
 from tests.faults.ledger import Ledger
 from tests.simulation import dags, programs, remembering, remote
 from tests.simulation.clock import SimClock, time_of
@@ -35,8 +35,6 @@ from tests.simulation.remote import LineTransport, SimTransport
 from tests.simulation.scenario import NARROW
 from tests.simulation.threads import bury_all, futures_give_the_turn_back
 
-STOPPED = "stopped"
-"""A fault that is none: the worker left in good order, and gave its runs back."""
 FOR_EVER = 1 << 62
 _MOST_TURNS = 200_000
 _LONGEST = 520.0
