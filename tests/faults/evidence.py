@@ -277,6 +277,8 @@ class Evidence:
     cut: bool = False
     """Whether connections were cut: then a transaction is rolled back and called again, which is no failure."""
     lease: float = 30.0
+    news: int = 0
+    """Microseconds that may pass between a commit and a call which was made without knowing of it."""
     strict: bool = False
     """Nothing happened that could cost a lease: then a loss is a violation. Otherwise a loss without a fault is only
     counted: a machine under load may starve a process for as long as its lease."""

@@ -149,7 +149,7 @@ def wishes(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
             yield Violation("cancelled by nobody", case.id, f"{row.workflow} ended {row.status}, and nobody wished it")
         if case.id in granted and row.status == "failed" and not _lost_by_itself(evidence, row):
             yield Violation("not cancelled", case.id, f"cancelled, but ended {row.status} ({row.reason})")
-        yield from _heeded(case, _wishes_of(cases, row))
+        yield from _heeded(evidence, case, _wishes_of(cases, row))
 
 
 def _lost_by_itself(evidence: Evidence, row: Run) -> bool:
@@ -168,12 +168,13 @@ def _wishes_of(cases: Cases, row: Run) -> list[Wish]:
     return found
 
 
-def _heeded(case: Case, wishes: list[Wish]) -> Iterator[Violation]:
+def _heeded(evidence: Evidence, case: Case, wishes: list[Wish]) -> Iterator[Violation]:
     """Whoever holds a run that is to be cancelled may finish what is in flight; the next owner only ends it, unless a
     worker died with it: then it goes on to its next record first. What is held up is not handed out."""
     marked = next((move.claim for move in case.moves if move.asked == "cancel"), None)
     for act in case.acts:
-        if marked is not None and act.claim > marked and act.branch != UNDO and not _to_know(case, act):
+        later = marked is not None and act.claim > marked and act.branch != UNDO
+        if later and not _to_know(case, act, evidence.news):
             text = f"step {act.name!r} was called under claim {act.claim}, cancelled since claim {marked}"
             yield Violation("acted after its cancel", case.id, text)
     for move in case.moves:
@@ -183,10 +184,10 @@ def _heeded(case: Case, wishes: list[Wish]) -> Iterator[Violation]:
             yield Violation("paused by nobody", case.id, f"claim {move.claim}, and no pause that was not resumed")
 
 
-def _to_know(case: Case, act: Act) -> bool:
-    """Whether it was called to learn what a worker that died may have done: before the claim's first record, which need
-    not be there any more, and after one loss only. What comes after a record in its own line comes too late, however
-    soon it comes. A step whose first try came before that record has its next ones."""
+def _to_know(case: Case, act: Act, news: int) -> bool:
+    """Whether it was called to learn what a worker that died may have done: before the worker knew of the claim's first
+    record, which need not be there any more, and after one loss only. What comes after a record in its own line comes
+    too late, however soon it comes. A step whose first try came before that record has its next ones."""
     lost = any(
         (move.claim, move.status, move.losses) == (act.claim, "running", 1) and move.old_claim < move.claim
         for move in case.moves
@@ -196,7 +197,7 @@ def _to_know(case: Case, act: Act) -> bool:
     made = [r for r in records if r.claim == act.claim and r.status != OPEN_RECORD]
     after = any(record.branch == act.branch and record.position < act.needs for record in made)
     begun = min(other.at for other in case.acts if (other.claim, other.place) == (act.claim, act.place))
-    return lost and not after and all(begun <= record.at + SLACK for record in made)
+    return lost and not after and all(begun <= record.at + SLACK + news for record in made)
 
 
 def _pause_stands(wishes: list[Wish], at: int) -> bool:

@@ -291,6 +291,12 @@ def go_on_past_a_record_that_is_gone(e: Evidence) -> None:
     e.acts.append(Act(4 * S, "doomed", "", 0, "work", 2, 1, 100, "much more", branch="0.1"))
 
 
+def go_on_beside_a_record_that_is_not_known_yet(e: Evidence) -> None:
+    go_on_past_a_record_that_is_gone(e)
+    e.steps.append(Step("doomed", 0, "work", 2, 4, "completed", '"much more"', 4 * S + 5 * MS, "0.1"))
+    e.news = 1 * S
+
+
 def signal_what_has_failed(e: Evidence) -> None:
     """It is kept for a retry, and counted."""
     e.signals.append(Signal(9500 * MS, "brat", "word", "s", 9, "kept", 9600 * MS))
@@ -579,6 +585,7 @@ LEGAL = [
     lose_what_a_failed_run_had_in_its_box,
     lose_a_worker_during_an_undo,
     go_on_after_a_loss,
+    go_on_beside_a_record_that_is_not_known_yet,
     signal_what_has_failed,
     log_a_wait_that_failed,
     come_back_from_the_ice,
