@@ -28,7 +28,7 @@ from .engine.options import (
     shows_options,
 )
 from .engine.sending import UNTOLD, starting
-from .engine.workflow import TASK, WORKFLOW, Workflow
+from .engine.workflow import Workflow
 from .errors import ConfigurationError, ContextMisuse, RunNotFound, UnknownWorkflow
 from .listing import ListKeywords, store_filters
 from .model.backoff import seconds
@@ -36,6 +36,7 @@ from .model.ids import run_id_of
 from .model.names import check_name, check_namespace, check_queue, refuse_unknown
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
+from .model.status import TASK, WORKFLOW
 from .model.url import DatabaseUrl, parse_url
 from .planning import ONE_INPUT, Plan, Planner, refuse_more, told_otherwise
 from .pruning import Progress, keep_for, prunable, prune

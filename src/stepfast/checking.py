@@ -26,13 +26,14 @@ from .engine.options import Seconds
 from .engine.recorder import Recorder
 from .engine.replay_only import Replaying, replay
 from .engine.undo import unreachable
-from .engine.workflow import TASK, Workflow
+from .engine.workflow import Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
 from .model import status
 from .model.graph import Graph
 from .model.payload import Payloads
 from .model.records import Claimed, StepRecord
 from .model.rows import DagStepRow, RunRow
+from .model.status import TASK
 from .settings import Settings
 from .store import Store
 from .worker.clockwork import REAL

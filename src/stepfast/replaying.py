@@ -10,12 +10,13 @@ from .engine.execution import Execution
 from .engine.kinds import kind_of
 from .engine.options import Seconds
 from .engine.replay_only import replay
-from .engine.workflow import DAG, TASK, Workflow
+from .engine.workflow import Workflow
 from .exporting import Exported, read_export
 from .model import status
 from .model.backoff import seconds
 from .model.payload import Payloads
 from .model.records import Claimed
+from .model.status import DAG, TASK
 from .replaying_dags import DagReplayer
 from .settings import Settings
 

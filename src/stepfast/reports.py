@@ -17,7 +17,6 @@ from .engine.races import Winners, lost_to
 from .engine.sleeping import SLEEP, planned_end
 from .engine.step_call import STEP
 from .engine.undo import UNDO_BRANCH
-from .engine.workflow import DAG_STEP, WORKFLOW
 from .errors import sentence
 from .model import status
 from .model.graph import Graph
@@ -27,6 +26,7 @@ from .model.payload import Payloads
 from .model.records import RUN_ITSELF, StepRecord
 from .model.rows import ActivityRow, DagStepRow, ExecutorRow, ProgressRow, RunRow
 from .model.schedules import schedule_of
+from .model.status import DAG_STEP, WORKFLOW
 from .settings import FORMAT
 
 

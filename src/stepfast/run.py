@@ -19,7 +19,6 @@ from .engine.options import Seconds
 from .engine.races import winners_of
 from .engine.sending import UNTOLD, signalling
 from .engine.signals import misfit
-from .engine.workflow import WORKFLOW
 from .errors import ConfigurationError, InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .exporting import export_run
 from .model import status
@@ -33,6 +32,7 @@ from .model.payload import Payloads
 from .model.records import Answer, Mail, RunShape, StepRecord
 from .model.rescheduling import NewTime, why_not
 from .model.rows import NO_CALL, ActivityRow, DagStepRow, Outcome, RunRow
+from .model.status import WORKFLOW
 from .planning import Plan
 from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
 from .reports import (

@@ -12,28 +12,30 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from . import (
+    asking,
+    auditing,
+    checking,
+    documents,
+    exporting,
+    graphs,
+    health,
+    pruning,
+    reading,
+    remote_working,
+    retrying,
+    serving,
+    starting,
+    statistics,
+    tables,
+    top,
+    working,
+)
 from . import queues as of_queues
 from . import schedules as of_schedules
-from .asking import cancel, pause, reschedule, resume, signal
-from .auditing import audit
-from .checking import check
-from .documents import docs
 from .exits import EXPLAINED, writing_to
-from .exporting import export, replay
-from .graphs import graph
-from .health import doctor, workers
-from .pruning import delete, prune
-from .reading import runs, show
-from .remote_working import remote_worker
-from .retrying import retry
-from .serving import console
 from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
-from .starting import result, start
-from .statistics import stats
-from .tables import migrate, reset
-from .top import top
 from .verbs import add_verb
-from .working import worker
 
 __all__ = ["cli", "main"]
 
@@ -45,35 +47,35 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-add_verb(cli, migrate)
-add_verb(cli, reset, without={"json"})
-add_verb(cli, worker, without={"app", "json"})
-add_verb(cli, remote_worker, without={"app", "json", "namespace"})
-add_verb(cli, start)
-add_verb(cli, result)
-add_verb(cli, runs)
-add_verb(cli, show)
-add_verb(cli, signal)
-add_verb(cli, cancel)
-add_verb(cli, pause)
-add_verb(cli, resume)
-add_verb(cli, reschedule)
-add_verb(cli, retry)
-add_verb(cli, delete)
-add_verb(cli, prune)
-add_verb(cli, check, without={"app"})
-add_verb(cli, export)
-add_verb(cli, replay)
-add_verb(cli, graph, without={"app"})
-add_verb(cli, workers)
+add_verb(cli, tables.migrate)
+add_verb(cli, tables.reset, without={"json"})
+add_verb(cli, working.worker, without={"app", "json"})
+add_verb(cli, remote_working.remote_worker, without={"app", "json", "namespace"})
+add_verb(cli, starting.start)
+add_verb(cli, starting.result)
+add_verb(cli, reading.runs)
+add_verb(cli, reading.show)
+add_verb(cli, asking.signal)
+add_verb(cli, asking.cancel)
+add_verb(cli, asking.pause)
+add_verb(cli, asking.resume)
+add_verb(cli, asking.reschedule)
+add_verb(cli, retrying.retry)
+add_verb(cli, pruning.delete)
+add_verb(cli, pruning.prune)
+add_verb(cli, checking.check, without={"app"})
+add_verb(cli, exporting.export)
+add_verb(cli, exporting.replay)
+add_verb(cli, graphs.graph, without={"app"})
+add_verb(cli, health.workers)
 add_verb(cli, of_queues.queues)
-add_verb(cli, stats)
-add_verb(cli, top)
+add_verb(cli, statistics.stats)
+add_verb(cli, top.top)
 add_verb(cli, of_schedules.schedules)
-add_verb(cli, doctor)
-add_verb(cli, audit)
-add_verb(cli, console, without={"app", "json"})
-add_verb(cli, docs, without={"url", "namespace", "app"})
+add_verb(cli, health.doctor)
+add_verb(cli, auditing.audit)
+add_verb(cli, serving.console, without={"app", "json"})
+add_verb(cli, documents.docs, without={"url", "namespace", "app"})
 
 queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, limit it, or empty it.")
 add_verb(queue, of_queues.pause)

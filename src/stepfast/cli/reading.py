@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError
 from ..model import status as statuses
+from ..model.status import DAG_STEP
 from ..model.ticks import clock
 from ..model.tracebacks import own_code_only
 from ..reports import Activity, RunInfo

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..engine.races import FIRST
 from ..engine.undo import UNDO_BRANCH
-from ..engine.workflow import DAG_STEP
 from ..model import status
+from ..model.status import DAG_STEP
 from ..model.ticks import clock
 from ..reports import RunInfo, StepInfo
 from ..telling.states import due_at, outcome_of, status_of

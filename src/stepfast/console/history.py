@@ -8,10 +8,10 @@ import msgspec
 
 from ..app import Stepfast
 from ..carrying import begun_elsewhere
-from ..engine.workflow import DAG_STEP
 from ..errors import RunNotFound
 from ..model import status
 from ..model.rows import RunRow
+from ..model.status import DAG_STEP
 from ..remote_reports import with_claims
 from ..reports import Activity, Executors, RunInfo, StepInfo, activity_info, run_info
 from ..watching.onlooker import glance_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
+import html
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,10 +26,11 @@ def response(request: Request, refused: Refused) -> Response:
     """The answer to a request that was refused. What it asked for is not repeated."""
     if wants_json(request):
         return json_response({"error": refused.sentence}, refused.status, refused.headers)
-    base = escape(base_of(request.scope))
+    base = html.escape(base_of(request.scope))
     # Strangers would be refused the style sheet too.
     style = "" if refused.status == 401 else f'<link rel="stylesheet" href="{base}/static/console.css">'
-    page = _PAGE.format(status=refused.status, sentence=escape(str(plain(refused.sentence))), base=base, style=style)
+    sentence = html.escape(str(plain(refused.sentence)))
+    page = _PAGE.format(status=refused.status, sentence=sentence, base=base, style=style)
     return Response(
         page.encode("utf-8", "backslashreplace"), refused.status, refused.headers,
         media_type="text/html; charset=utf-8",

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..engine.sleeping import SLEEP
-from ..engine.workflow import DAG_STEP
 from ..model import status
+from ..model.status import DAG_STEP
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from .history import History
 from .redacting import HIDDEN, Veil

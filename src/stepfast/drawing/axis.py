@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count, takewhile
+import itertools
 from typing import NamedTuple
 
 from ..telling.words import lasting
@@ -35,7 +35,7 @@ def marks_of(part: Part) -> list[AxisMark]:
     if part.collapsed or length <= 0:
         return []
     every = _round(length * _APART / part.width)
-    inside = takewhile(lambda at: at <= length, (every * number for number in count(1)))
+    inside = itertools.takewhile(lambda at: at <= length, (every * number for number in itertools.count(1)))
     return [_mark(part, at) for at in inside]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ..engine.matching import UNDO
-from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
+from ..model.status import DAG_STEP
 from ..reports import RunInfo, StepInfo
 from ..telling.words import count, lasting, retries_of, shortened
 from .layers import HEIGHT, Box, Edge, Layers, place

@@ -11,9 +11,9 @@ from ..engine.children import RESULT
 from ..engine.matching import UNDO
 from ..engine.races import FIRST
 from ..engine.sleeping import SLEEP
-from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.graph import APPROVAL, Graph
+from ..model.status import DAG_STEP
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..telling.words import lasting, shortened
 

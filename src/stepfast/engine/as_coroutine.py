@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
-T = TypeVar("T", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 
-class AsCoroutine(Coroutine[Any, Any, T]):
+class AsCoroutine(Coroutine[Any, Any, T_co]):
     """What Python asks of a coroutine, for an awaitable that knows whether it was awaited."""
 
     __slots__ = ("_awaited", "_iterator")
 
     _awaited: bool
-    _iterator: Generator[Any, None, T]
+    _iterator: Generator[Any, None, T_co]
     """Where a task that goes through it stands; made when it is needed, because most calls are awaited instead."""
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[Any, None, T_co]:
         raise NotImplementedError
 
     def give_up(self) -> None:
@@ -39,7 +39,7 @@ class AsCoroutine(Coroutine[Any, Any, T]):
         elif hasattr(self, "_iterator"):
             self._iterator.close()
 
-    def _begun(self) -> Generator[Any, None, T]:
+    def _begun(self) -> Generator[Any, None, T_co]:
         try:
             return self._iterator
         except AttributeError:

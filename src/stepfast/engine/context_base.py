@@ -64,7 +64,7 @@ class ContextBase:
     """What ``ctx.options`` was given, in the context that it gave."""
 
     def __init__(self, execution: Execution, cursor: Cursor | None = None) -> None:
-        self._execution = execution
+        self._execution: Execution = execution
         self._cursor = execution.main if cursor is None else cursor
 
     def options(self, **options: Unpack[StepKeywords]) -> Self:

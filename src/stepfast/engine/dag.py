@@ -15,6 +15,7 @@ from ..model.backoff import seconds
 from ..model.graph import APPROVAL, STEP, DagStep, Graph, mermaid
 from ..model.names import check_name, check_signal, refuse_unknown
 from ..model.rows import Definition
+from ..model.status import DAG, DAG_STEP
 from ..settings import Settings
 from .dag_remote import is_served_elsewhere, served_elsewhere
 from .failure import type_name
@@ -32,7 +33,7 @@ from .options import (
 )
 from .signature import name_of
 from .step import NO_OPTIONS, StepFunction, StepOptions, recorded_name, step_options
-from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
+from .workflow import Workflow, WorkflowOptions, workflow_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 

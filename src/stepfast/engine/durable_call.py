@@ -18,6 +18,7 @@ from ..settings import FORMAT
 from .as_coroutine import AsCoroutine
 from .cursor import Cursor
 from .failure import decode_error
+from .ledger import as_record
 from .matching import PAGE, recorded_as
 from .run_logging import ids_of
 from .scope import wake
@@ -315,27 +316,6 @@ class DurableCall(AsCoroutine[T]):
         recording = asyncio.ensure_future(self._execution.record(entry))
         recording.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen: nobody may be there
         await asyncio.shield(recording)
-
-
-def as_record(entry: StepDone, now: int) -> StepRecord:
-    """An entry as it will be read back."""
-    return StepRecord(
-        entry.branch,
-        entry.position,
-        entry.seq,
-        entry.name,
-        entry.kind,
-        entry.status,
-        entry.output,
-        entry.error,
-        entry.arguments,
-        entry.attempts,
-        now - entry.duration_ms,
-        now,
-        entry.line,
-        entry.format,
-        entry.undo,
-    )
 
 
 def as_given_up(record: StepRecord, run_id: str, claim: int, seq: int, now: int) -> StepDone:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..errors import AttemptEnded, RunSuspended
 from ..model import status
 from ..model.cancelling import goes_on_first
+from ..model.status import DAG_STEP, WORKFLOW
 from . import endings
-from .workflow import DAG_STEP, WORKFLOW
 
 if TYPE_CHECKING:
     from .execution import Execution

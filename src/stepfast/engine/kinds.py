@@ -10,6 +10,7 @@ from typing import Any, cast
 from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
 from ..model.graph import DagStep
+from ..model.status import DAG, DAG_STEP, TASK, WORKFLOW
 from .context import Context
 from .dag import SKIP, Dag, DagStepWorkflow
 from .dag_context import DagContext, DagSyncContext
@@ -21,7 +22,7 @@ from .run_logging import OfRun, ids_of
 from .scope import current_call, current_execution
 from .sync_context import SyncContext
 from .undo import undo_all
-from .workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow, spoken
+from .workflow import Workflow, spoken
 
 
 class Kind:

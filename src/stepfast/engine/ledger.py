@@ -9,7 +9,6 @@ from itertools import islice
 from ..model import status
 from ..model.records import StepDone, StepRecord
 from ..model.tally import Tally
-from .durable_call import as_record
 from .matching import History
 from .trail import Address
 
@@ -121,3 +120,24 @@ def _replaces(new: StepDone, old: StepDone | StepRecord) -> bool:
     """Whether an entry takes the place of a record at its address: as in the database, only an outcome does, and only
     that of a record which its call had begun."""
     return old.status == status.WAITING and new.status != status.WAITING
+
+
+def as_record(entry: StepDone, now: int) -> StepRecord:
+    """An entry as it will be read back."""
+    return StepRecord(
+        entry.branch,
+        entry.position,
+        entry.seq,
+        entry.name,
+        entry.kind,
+        entry.status,
+        entry.output,
+        entry.error,
+        entry.arguments,
+        entry.attempts,
+        now - entry.duration_ms,
+        now,
+        entry.line,
+        entry.format,
+        entry.undo,
+    )

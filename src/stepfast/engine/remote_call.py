@@ -21,7 +21,8 @@ from ..model.records import Mail, StepDone, StepRecord, StepWith
 from ..model.remote_steps import Dispatch, backoff_text, error_text, read_label
 from ..settings import FORMAT
 from .cursor import Cursor
-from .durable_call import DurableCall, as_record, time_given
+from .durable_call import DurableCall, time_given
+from .ledger import as_record
 from .sending import remote_trace
 from .signature import name_of
 from .step import Undoable

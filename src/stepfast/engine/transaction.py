@@ -11,8 +11,8 @@ from ..cancellation import seen
 from ..errors import DatabaseRefused, LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
-from .durable_call import as_record
 from .heeding import heed
+from .ledger import as_record
 from .step_call import StepCall, being_cancelled
 
 T = TypeVar("T")

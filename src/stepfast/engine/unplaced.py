@@ -15,16 +15,16 @@ from .cursor import Cursor
 if TYPE_CHECKING:
     from .execution import Execution
 
-T = TypeVar("T", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 
-class UnplacedCall(AsCoroutine[T]):
+class UnplacedCall(AsCoroutine[T_co]):
     """A call that takes no position, and begins when it is awaited."""
 
     __slots__ = ("_execution", "_work", "branch", "name", "position")
 
     def __init__(
-        self, execution: Execution, cursor: Cursor, name: str, work: Callable[[], Coroutine[Any, Any, T]]
+        self, execution: Execution, cursor: Cursor, name: str, work: Callable[[], Coroutine[Any, Any, T_co]]
     ) -> None:
         self._execution = execution
         self._work = work
@@ -35,7 +35,7 @@ class UnplacedCall(AsCoroutine[T]):
         """Of the call that comes next in its branch: where the code stood."""
         execution.unawaited.add(self)
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[Any, None, T_co]:
         if self._awaited:
             raise ContextMisuse(f"{self.name} was awaited twice; keep its result in a variable instead")
         self.give_up()

@@ -13,6 +13,7 @@ from ..model.backoff import Backoff, check_backoff, seconds
 from ..model.names import check_name, check_queue, refuse_unknown
 from ..model.payload import json_schema
 from ..model.rows import Definition
+from ..model.status import TASK
 from .declaring import check_types, input_parameter
 from .options import WorkflowKeywords
 from .signature import code_version, input_type, is_async, mark_async, module_of, name_of, return_type
@@ -20,11 +21,6 @@ from .step import under_step
 
 I = TypeVar("I", contravariant=True)  # noqa: E741
 O = TypeVar("O", covariant=True)  # noqa: E741
-
-TASK = "task"
-WORKFLOW = "workflow"
-DAG = "dag"
-DAG_STEP = "dag_step"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,3 +84,9 @@ ASK_PAUSE = "pause"
 
 NO_SUCH_STEP = "no_such_step"
 """Why a signal to a dag run found nobody."""
+
+#: The kinds of workflow.
+TASK = "task"
+WORKFLOW = "workflow"
+DAG = "dag"
+DAG_STEP = "dag_step"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from ..app import Stepfast
 from ..carrying import begun_elsewhere
-from ..engine.workflow import DAG_STEP
 from ..errors import RunNotFound
 from ..model import status
 from ..model.graph import Graph
+from ..model.status import DAG_STEP
 from ..remote_reports import with_claims
 from ..reports import Activity, RunInfo, StepInfo
 from .why import why

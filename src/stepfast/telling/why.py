@@ -11,10 +11,10 @@ from datetime import datetime
 
 from ..engine.matching import UNDO
 from ..engine.undo import UNDO_BRANCH
-from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.records import WorkerInfo
 from ..model.serving import nobody_serves
+from ..model.status import DAG_STEP
 from ..model.ticks import clock
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES

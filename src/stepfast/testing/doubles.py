@@ -16,8 +16,9 @@ from ..engine.observing import Observers
 from ..engine.signature import is_async, name_of
 from ..engine.step import StepFunction, Work
 from ..engine.step_call import StepCall
-from ..engine.workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow
+from ..engine.workflow import Workflow
 from ..errors import ConfigurationError
+from ..model.status import DAG, DAG_STEP, TASK, WORKFLOW
 
 Other = Callable[[Callable[..., Any]], Callable[..., Any] | None]
 """What is to be called instead of a function, if anything is."""

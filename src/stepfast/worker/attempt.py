@@ -25,7 +25,6 @@ from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.scope import current_execution
 from ..engine.step_call import being_cancelled, cancelled_by_code, default_backoff, exited
-from ..engine.workflow import DAG, DAG_STEP
 from ..errors import (
     CompensationFailed,
     ContextMisuse,
@@ -37,6 +36,7 @@ from ..errors import (
 )
 from ..model import status
 from ..model.records import Transition
+from ..model.status import DAG, DAG_STEP
 from ..settings import FORMAT
 from .divergence import Divergence
 from .errands import Errands

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..engine.workflow import DAG_STEP, Workflow
+from ..engine.workflow import Workflow
 from ..model.records import Lane, WorkerInfo
+from ..model.status import DAG_STEP
 from ..settings import Settings
 from .clockwork import Clockwork
 from .neighbours import this_process

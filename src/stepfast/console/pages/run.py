@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from ...engine.workflow import DAG_STEP
+from ...model.status import DAG_STEP
 from ...model.tracebacks import own_code_only
 from ...reports import RunInfo, StepInfo
 from ...telling.explaining import Veiled, explain

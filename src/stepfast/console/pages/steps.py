@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...engine.matching import UNDO
-from ...engine.workflow import DAG_STEP
 from ...model import status
+from ...model.status import DAG_STEP
 from ...model.ticks import clock
 from ...reports import Activity, RunInfo, StepInfo
 from ...telling.states import due_at, waited_for

@@ -1,4 +1,4 @@
-"""Starts: many rows of few shapes, all or none. How each of them stands is decided in ``model/beginning.py``."""
+"""Starts: many rows of few shapes, all or none. Their first state is decided in ``model/beginning.py``."""
 
 from __future__ import annotations
 

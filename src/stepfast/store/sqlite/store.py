@@ -21,7 +21,7 @@ from ...settings import Settings
 from ..base import BaseStore, Filters
 from ..breaks import Breaks
 from ..flows.columns import schedule_columns, standing_columns
-from ..flows.requests import Flow
+from ..flows.requests import Flow, T
 from ..migrations import migrations, refuse_too_new
 from ..protocol import NOTHING, Check, SchemaState, Transacted, Wakeups
 from ..statements import OLDEST, load_all
@@ -34,7 +34,7 @@ from .driving import drive
 from .flushing import flush
 from .glancing import SqliteGlance
 from .guard import GuardedConnection
-from .jobs import T, Work
+from .jobs import Work
 from .listening import LOOK, Bell
 from .pulse import SqlitePulse
 from .reading import page_statement
