@@ -52,8 +52,8 @@ from .errors import (
     WorkerBroken,
 )
 from .model.backoff import Backoff
-from .model.limits import Rate
 from .model.payload import Codec
+from .model.queue_config import Rate
 from .queues import QueueInfo
 from .reports import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from .run import Run

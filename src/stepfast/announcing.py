@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 from .engine.workflow import Workflow
 from .model.backoff import seconds
-from .model.gate import Gate
-from .model.limits import Rate, decode
 from .model.names import nearest
+from .model.queue_config import Gate, Rate, decode
 from .model.records import WorkerInfo
-from .model.redacting import redact
-from .model.url import DatabaseUrl
+from .model.urls import DatabaseUrl, redact
 from .settings import Settings
 
 

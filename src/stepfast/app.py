@@ -37,7 +37,7 @@ from .model.names import check_name, check_namespace, check_queue, refuse_unknow
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.status import TASK, WORKFLOW
-from .model.url import DatabaseUrl, parse_url
+from .model.urls import DatabaseUrl, parse_url
 from .planning import ONE_INPUT, Plan, Planner, refuse_more, told_otherwise
 from .pruning import Progress, keep_for, prunable, prune
 from .queues import QueueVerbs

@@ -15,9 +15,9 @@ from typing import IO, Any
 import msgspec
 
 from .errors import ConfigurationError
-from .model.keeping import Ended, Try
 from .model.moments import moment
 from .model.records import StepRecord
+from .model.retention import Ended, Try
 from .model.rows import DagStepRow, RunRow
 from .settings import FORMAT
 from .store import Store

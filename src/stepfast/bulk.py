@@ -16,8 +16,8 @@ from .app import Stepfast
 from .errors import InvalidInput, InvalidState, RunNotFound
 from .listing import ListKeywords, store_filters
 from .model.backoff import seconds
+from .model.bulk_actions import WISHES
 from .model.rows import RunRow
-from .model.wishes import WISHES
 from .run import Run
 from .store.brief import RowsHeld, brief
 

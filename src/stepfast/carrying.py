@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigurationError, StepfastError
 from .model.remote_steps import SENT
-from .model.url import DatabaseUrl
+from .model.urls import DatabaseUrl
 from .settings import Settings
 from .store import Store
 from .worker.carriage import Carriage

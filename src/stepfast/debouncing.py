@@ -7,7 +7,7 @@ from typing import Any
 from .engine.options import ChildKeywords, Seconds
 from .errors import ConfigurationError
 from .model.backoff import seconds
-from .model.debouncing import Debounce
+from .model.transitions.start import Debounce
 from .planning import Plan
 
 

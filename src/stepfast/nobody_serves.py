@@ -8,8 +8,8 @@ import logging
 from .engine.clock import Clock
 from .errors import StepfastError
 from .model import status
+from .model.health import nobody_serves
 from .model.rows import RunRow
-from .model.serving import nobody_serves
 from .store import Store
 
 SOON = 1.0

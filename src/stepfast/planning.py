@@ -11,14 +11,14 @@ from .engine.dag import Dag
 from .engine.options import ChildKeywords, Seconds
 from .engine.workflow import Workflow, check_attempts
 from .errors import ConfigurationError, InvalidInput, UnknownOption, UnknownWorkflow
-from .model.backoff import check_priority, moment, seconds
+from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.graph import Graph
 from .model.ids import child_id
 from .model.names import check_name, check_queue
 from .model.payload import Payloads
+from .model.payload_check import first_problem
 from .model.records import NewDagStep, NewRun, Parent, RunShape
 from .model.rows import Definition
-from .model.schema import first_problem
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Planner:
             declared.queue if queue is None else check_queue(queue, longest),
             given.get("priority", 0),
             _milliseconds(given.get("delay"), "delay") or 0,
-            None if at is None else moment(at, "at"),
+            None if at is None else to_milliseconds(at, "at"),
             _milliseconds(given.get("expires_in"), "expires_in"),
             None if limit is None else int(limit * 1000),
             given.get("max_attempts"),

@@ -11,7 +11,7 @@ from .archiving import Archive, open_archive
 from .engine.options import Seconds
 from .errors import ConfigurationError
 from .model.backoff import seconds
-from .model.keeping import DELETABLE, Keep
+from .model.retention import DELETABLE, Keep
 from .store import Store
 from .worker.clockwork import REAL
 from .worker.removing import FIRST, Remover

@@ -16,12 +16,12 @@ from .bounds import begins_ready
 from .connected import Connected
 from .engine.options import shows_options
 from .errors import ConfigurationError
-from .model import gate
-from .model.limits import LimitKeywords, Rate, checked, encode
+from .model import queue_config
+from .model.health import claiming_workers, serves_queue
 from .model.names import check_queue
+from .model.queue_config import LimitKeywords, Rate, checked, encode
 from .model.records import NewRun, WorkerInfo
 from .model.rows import QueueDepth
-from .model.serving import claiming_workers, serves_queue
 from .settings import Settings
 from .store.protocol import MissingRight
 
@@ -79,7 +79,7 @@ class QueueVerbs:
         given = checked("app.set_limits", limits)
         if reset == bool(given):
             raise ConfigurationError("app.set_limits takes limits, or reset=True")
-        await self._change_queue(name, gate.reset if reset else partial(_choose, limits=given))
+        await self._change_queue(name, queue_config.reset if reset else partial(_choose, limits=given))
 
     def _declared_texts(self) -> dict[str, str]:
         """What the code declares of queues, as it is stored."""
@@ -117,15 +117,15 @@ class QueueVerbs:
         if not connected.bounds.known:
             await connected.bounds.learn()
 
-    def _bound(self, connected: Connected, runs: Sequence[NewRun]) -> gate.Bound | None:
+    def _bound(self, connected: Connected, runs: Sequence[NewRun]) -> queue_config.Bound | None:
         """How many may be ready where these runs are to be, as far as it was learned; None if nobody said, or none of
         them begins ready."""
         queue = runs[0].shape.queue
         most = connected.bounds.of(queue)
-        return None if most is None or not any(map(begins_ready, runs)) else gate.Bound(queue, most)
+        return None if most is None or not any(map(begins_ready, runs)) else queue_config.Bound(queue, most)
 
     async def _start_bounded(
-        self, connected: Connected, runs: Sequence[NewRun], bound: gate.Bound, connection: Any
+        self, connected: Connected, runs: Sequence[NewRun], bound: queue_config.Bound, connection: Any
     ) -> list[str]:
         """Start runs unless too many would be ready. In a transaction of the caller's nothing may be locked: there it
         is looked at beforehand."""
@@ -147,25 +147,25 @@ class QueueVerbs:
         named = {definition.queue for definition in await store.definitions()}
         named.update(queue for worker in workers for queue in worker.queues or ())
         names = sorted({*gates, *depths, *named})
-        return [queue_info(gates.get(name) or gate.Gate(name), depths.get(name), workers) for name in names]
+        return [queue_info(gates.get(name) or queue_config.Gate(name), depths.get(name), workers) for name in names]
 
     async def pause_queue(self, name: str) -> None:
         """Hold a queue: no run of it is claimed from now on. What is being executed goes on to its end, or to its next
         wait; starts are taken as before."""
-        await self._change_queue(name, gate.pause)
+        await self._change_queue(name, queue_config.pause)
 
     async def resume_queue(self, name: str) -> None:
         """Let a paused queue go on."""
-        await self._change_queue(name, gate.resume)
+        await self._change_queue(name, queue_config.resume)
 
-    async def _change_queue(self, name: str, decide: gate.Decision) -> None:
+    async def _change_queue(self, name: str, decide: queue_config.Decision) -> None:
         connected = await self._connect()
         await connected.store.change_queue(check_queue(name, self.settings.max_name), decide)
         connected.bounds.forget()
         connected.switchboard.tick_everywhere()
 
 
-def queue_info(said: gate.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInfo]) -> QueueInfo:
+def queue_info(said: queue_config.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInfo]) -> QueueInfo:
     """A queue as it stands, by what is said about it, what is in it, and who takes new runs."""
     found, limits = depth or QueueDepth(said.name), said.limits
     return QueueInfo(
@@ -181,9 +181,9 @@ async def _is_there(connected: Connected, run: NewRun) -> bool:
     return bool(found)
 
 
-def _choose(said: gate.Gate, now: int, limits: Mapping[str, Any]) -> gate.Gate:
-    return gate.choose(said, limits, now)
+def _choose(said: queue_config.Gate, now: int, limits: Mapping[str, Any]) -> queue_config.Gate:
+    return queue_config.choose(said, limits, now)
 
 
-def _declare(said: gate.Gate, now: int, limits: Mapping[str, Any], by: str) -> gate.Gate:
-    return gate.declare(said, limits, by, now)
+def _declare(said: queue_config.Gate, now: int, limits: Mapping[str, Any], by: str) -> queue_config.Gate:
+    return queue_config.declare(said, limits, by, now)

@@ -9,10 +9,10 @@ from .engine.matching import UNDO
 from .engine.remote_call import REMOTE
 from .model import remote_steps as remote
 from .model import status
+from .model.cron import clock
 from .model.moments import moment
 from .model.records import StepRecord
 from .model.remote_steps import RemoteStep
-from .model.ticks import clock
 from .reports import Activity, StepInfo
 
 Address = tuple[str, int]

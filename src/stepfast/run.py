@@ -22,17 +22,17 @@ from .engine.signals import misfit
 from .errors import ConfigurationError, InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .exporting import export_run
 from .model import status
-from .model.backoff import check_priority, moment, seconds
+from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.events import SignalSent
 from .model.graph import Graph
 from .model.ids import new_id
-from .model.keeping import needed_by
 from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
 from .model.records import Answer, Mail, RunShape, StepRecord
-from .model.rescheduling import NewTime, why_not
+from .model.retention import needed_by
 from .model.rows import NO_CALL, ActivityRow, DagStepRow, Outcome, RunRow
 from .model.status import WORKFLOW
+from .model.transitions.operator import NewTime, why_not
 from .planning import Plan
 from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
 from .reports import (
@@ -335,7 +335,7 @@ class Run(Generic[O]):
             raise ConfigurationError("run.reschedule takes delay or at, not both")
         wanted = NewTime(
             None if delay is None else int(seconds(delay, "delay") * 1000),
-            None if at is None else moment(at, "at"),
+            None if at is None else to_milliseconds(at, "at"),
             None if priority is None else check_priority(priority),
         )
         store = (await self._connect()).store

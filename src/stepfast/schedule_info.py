@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from .errors import ConfigurationError
+from .model.cron import milliseconds, next_tick, timetable
 from .model.moments import moment, moment_or_none
 from .model.payload import Payloads
 from .model.schedules import ScheduleRow
-from .model.ticks import milliseconds, next_tick, timetable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from .engine.options import ChildKeywords, ScheduleKeywords
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, UnknownWorkflow
 from .model.backoff import seconds
+from .model.cron import jitter, refuse_never, tick_key, timetable
 from .model.names import check_name, refuse_unknown
 from .model.payload import Payloads
 from .model.records import NewRun
 from .model.schedules import TAG, ScheduleRow, ScheduleSpec, check_policies, made
-from .model.ticks import jitter, refuse_never, tick_key, timetable
 from .planning import Plan, Planner
 from .settings import Settings
 from .store.flows.scheduling import Make

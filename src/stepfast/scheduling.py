@@ -12,11 +12,11 @@ from .engine.kinds import refuse_in_workflow
 from .engine.options import ScheduleKeywords, shows_options
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, InvalidState, ScheduleNotFound
-from .model.backoff import moment
+from .model.backoff import to_milliseconds
+from .model.cron import tick_key
 from .model.names import nearest
 from .model.payload import Payloads
 from .model.schedules import BYTES_BY_ROUND, ScheduleRow
-from .model.ticks import tick_key
 from .run import Run
 from .schedule_info import ScheduleInfo, schedule_info
 from .schedule_specs import DeclaredSchedules
@@ -162,7 +162,7 @@ class Scheduling:
 
 def _span(since: datetime, until: datetime, now: int) -> tuple[int, int]:
     """From when to when ticks are made good for: not beyond the present."""
-    begin, end = moment(since, "since"), moment(until, "until")
+    begin, end = to_milliseconds(since, "since"), to_milliseconds(until, "until")
     if end < begin:
         raise ConfigurationError(f"until ({until.isoformat()}) is before since ({since.isoformat()}): swap them")
     return begin, min(end, now + 1)

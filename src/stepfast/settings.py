@@ -25,7 +25,7 @@ FORMAT_CODEC = 2
 """The format number of a record whose payloads passed through the application's codec."""
 
 SUSPECT_LOSSES = 2
-"""From this many losses on a run is a suspect: it is tried in ever smaller groups (``model/suspects.py``), so that a
+"""From this many losses on a run is a suspect: it is tried in ever smaller groups (``model/health.py``), so that a
 poisonous one is found. The SQL of the ready index knows the number too."""
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from .engine.clock import Clock
 from .engine.observing import Observers
 from .errors import AppClosed, DatabaseRefused, StepfastError
-from .model.debouncing import Debounce
-from .model.gate import Bound
+from .model.queue_config import Bound
 from .model.records import NewRun
+from .model.transitions.start import Debounce
 from .settings import Settings
 from .store import Store
 from .store.protocol import KeysHeld

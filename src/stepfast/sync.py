@@ -16,7 +16,7 @@ from .checking import CheckedRun, CheckKeywords
 from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords, shows_options
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
-from .model.limits import LimitKeywords
+from .model.queue_config import LimitKeywords
 from .pruning import PruneKeywords
 from .queues import QueueInfo
 from .reports import Activity, RunInfo, StepInfo

@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 
 from stepfast import Stepfast
 from stepfast.cli import cli
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
 from tests.cli.processes import Processes

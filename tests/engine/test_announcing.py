@@ -11,7 +11,7 @@ import pytest
 from stepfast import Context, Stepfast
 from stepfast.announcing import all_namesakes, database_shown, namesakes
 from stepfast.model.records import WorkerInfo
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")

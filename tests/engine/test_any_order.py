@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepfast import Backoff, Context, NonRetryableError, Run, Settings, StepFailed, Stepfast
-from stepfast.model.batches import Batch
+from stepfast.model.records import Batch
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import dying_worker
 from tests.support.engine import eventually

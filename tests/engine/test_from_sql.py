@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from stepfast import Context, InvalidState, Settings, Stepfast
-from stepfast.model.schema import first_problem
+from stepfast.model.payload_check import first_problem
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.postgres import BLOCKED

@@ -12,7 +12,7 @@ import stepfast
 from stepfast import Context, Dag, Stepfast, SyncContext
 from stepfast.engine import options
 from stepfast.listing import ListKeywords
-from stepfast.model.limits import LimitKeywords
+from stepfast.model.queue_config import LimitKeywords
 from stepfast.registering import TaskDecorator, WorkflowDecorator
 from stepfast.sync import SyncApp
 from stepfast.testing import Lab

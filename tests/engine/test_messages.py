@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepfast import ConfigurationError, Context, RunFailed, Stepfast, SyncContext, UnknownOption
-from stepfast.model.redacting import redact
+from stepfast.model.urls import redact
 from tests.engine.conftest import ON_SQLITE
 
 pytestmark = ON_SQLITE

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from tests.faults.evidence import Evidence, Letter, Move, Row, Run, Step, Try, Write
 
 _MOVE = ("run", "claim", "old_claim", "status", "old_status", "worker", "old_worker", "attempt", "old_attempt",

@@ -18,11 +18,10 @@ from typing import Any
 import asyncpg
 
 from stepfast.engine import undo
-from stepfast.model import leaving
-from stepfast.model.batches import Batch, FlushAnswer
 from stepfast.model.ids import new_id
-from stepfast.model.records import Mail
+from stepfast.model.records import Batch, FlushAnswer, Mail
 from stepfast.model.status import TERMINAL
+from stepfast.model.transitions import finish
 from stepfast.store.flows import flushing as flow
 from stepfast.store.flows.leaving import tell
 from stepfast.store.flows.recording import record
@@ -250,7 +249,7 @@ def without_row_lock(_: Arguments) -> None:
 
 def without_wakes(_: Arguments) -> None:
     """A run says that it waits, and is believed, whatever has come in meanwhile."""
-    leaving._woken = lambda run, move: False
+    finish._woken = lambda run, move: False
 
 
 def without_token(_: Arguments) -> None:

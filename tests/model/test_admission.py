@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from stepfast.model.admission import Candidate, Choice, Count, Room, Usage, choose, logged_at
-from stepfast.model.limits import Limits, Rate
+from stepfast.model.queue_config import Limits, Rate
+from stepfast.model.rate_limiter import Candidate, Choice, Count, Room, Usage, choose, logged_at
 
 KEYS = (None, "a", "b", "c")
 

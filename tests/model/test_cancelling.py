@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stepfast.model.cancelling import goes_on_first, may_have_acted
+from stepfast.model.transitions.operator import goes_on_first, may_have_acted
 
 
 @pytest.mark.parametrize(

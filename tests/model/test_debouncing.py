@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepfast.model import pausing
-from stepfast.model.debouncing import Debounce, put_off
-from stepfast.model.falling_due import awake
-from stepfast.model.standing import Standing
+from stepfast.model.run_state import Standing
+from stepfast.model.transitions import operator
+from stepfast.model.transitions.recover import awake
+from stepfast.model.transitions.start import Debounce, put_off
 
 FIRST, NOW = 1_000_000, 1_003_000
 BOTH = Debounce(5_000, 60_000)
@@ -55,7 +55,7 @@ def test_a_deadline_and_an_expiry_hold() -> None:
 
 
 def test_one_that_is_paused_stays_so_and_is_due_later() -> None:
-    held = pausing.pause(waiting(), NOW)
+    held = operator.pause(waiting(), NOW)
     assert held is not None
     run = put_off(held, FIRST, NOW, BOTH, None)
     assert (run.status, run.place, run.visible_at, run.held_due) == ("paused", None, None, NOW + 5_000)

@@ -11,7 +11,7 @@ import pytest
 
 from stepfast.errors import InvalidInput, PayloadError
 from stepfast.model.payload import Payloads, check_type, json_schema
-from stepfast.model.schema import first_problem
+from stepfast.model.payload_check import first_problem
 from stepfast.settings import FORMAT, Settings
 
 PAYLOADS = Payloads(Settings())

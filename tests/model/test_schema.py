@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from stepfast.model.payload import json_schema
-from stepfast.model.schema import first_problem
+from stepfast.model.payload_check import first_problem
 
 
 class Colour(enum.Enum):

@@ -12,19 +12,28 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from stepfast.model import status
-from stepfast.model.cancelling import Traces, cancel, end_open_step, way_to_cancel
-from stepfast.model.claiming import claim
-from stepfast.model.falling_due import awake, due, end_late, let_begin
 from stepfast.model.graph import DagStep, Graph, Reopened, Settled
-from stepfast.model.leaving import give_back, leave
-from stepfast.model.losing import lose
-from stepfast.model.pausing import may_be_paused, pause, resume
 from stepfast.model.records import Transition
-from stepfast.model.reviving import may_be_retried, reopen, retry, retry_dag
-from stepfast.model.settling import BY_A_STEP, Countdown, Why, fallen, let_step, settle_dag, settled_at
-from stepfast.model.standing import READ_COLUMNS, Standing, sooner, written
+from stepfast.model.run_state import READ_COLUMNS, Standing, sooner, written
 from stepfast.model.status import UNDONE_BY_CANCEL
-from stepfast.model.waking import wake, wanted_mail
+from stepfast.model.transitions.claim import claim
+from stepfast.model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, let_step, settle_dag, settled_at
+from stepfast.model.transitions.finish import give_back, leave
+from stepfast.model.transitions.operator import (
+    Traces,
+    cancel,
+    end_open_step,
+    may_be_paused,
+    may_be_retried,
+    pause,
+    reopen,
+    resume,
+    retry,
+    retry_dag,
+    way_to_cancel,
+)
+from stepfast.model.transitions.recover import awake, due, end_late, let_begin, lose
+from stepfast.model.transitions.signals import wake, wanted_mail
 from tests.model.walks import CAUSES, ERROR, LEAVING, MAX_LOSSES, UNDOING, WORKER, Life, lives, started, transition
 
 NOW = 5_000_000

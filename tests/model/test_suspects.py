@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.model.suspects import group_size, room_for_suspects
+from stepfast.model.health import group_size, room_for_suspects
 
 
 def test_groups_shrink_from_half_of_the_slots_to_one() -> None:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from stepfast.errors import ConfigurationError
-from stepfast.model.moments import moment
-from stepfast.model.ticks import (
+from stepfast.model.cron import (
     Cron,
     Every,
     jitter,
@@ -23,6 +22,7 @@ from stepfast.model.ticks import (
     timetable,
     zone,
 )
+from stepfast.model.moments import moment
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
+from stepfast.model.cron import Cron, milliseconds
 from stepfast.model.moments import moment
-from stepfast.model.ticks import Cron, milliseconds
 
 MINUTE = 60_000
 CHANGES = [

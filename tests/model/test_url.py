@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from stepfast import ConfigurationError, Settings, Stepfast, StepfastError
 from stepfast.announcing import database_shown
-from stepfast.model.redacting import redact, scrub
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url, redact, scrub
 from stepfast.store.postgres.connections import Connector
 
 SECRET = "hunter2"

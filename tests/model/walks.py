@@ -14,16 +14,22 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from stepfast.model import status
-from stepfast.model.cancelling import Traces, cancel, way_to_cancel
-from stepfast.model.claiming import claim
-from stepfast.model.falling_due import Causes, awake, due, end_late
-from stepfast.model.leaving import give_back, leave
-from stepfast.model.losing import lose
-from stepfast.model.pausing import may_be_paused, pause, resume
 from stepfast.model.records import Transition
-from stepfast.model.reviving import may_be_retried, retry
-from stepfast.model.standing import Standing, place_at, sooner
-from stepfast.model.waking import wake
+from stepfast.model.run_state import Standing, place_at, sooner
+from stepfast.model.transitions.claim import claim
+from stepfast.model.transitions.finish import give_back, leave
+from stepfast.model.transitions.operator import (
+    Traces,
+    cancel,
+    may_be_paused,
+    may_be_retried,
+    pause,
+    resume,
+    retry,
+    way_to_cancel,
+)
+from stepfast.model.transitions.recover import Causes, awake, due, end_late, lose
+from stepfast.model.transitions.signals import wake
 
 WORKER = "00000000-0000-7000-8000-000000000001"
 RUN = "00000000-0000-7000-8000-00000000000a"

@@ -13,7 +13,7 @@ import pytest
 from stepfast import Backoff, Context, DatabaseUnavailable, RemoteStepError, RunCancelled, Stepfast
 from stepfast.carrying import _make
 from stepfast.model.remote_steps import Result, Task
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.remote import RemoteWorker, SqlTransport, Transport
 from tests.remote_steps.conftest import QUICK
 from tests.remote_steps.memory import MemoryTransport, echo

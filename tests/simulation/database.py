@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store.sqlite.connections import GIVEN_NOW
 from stepfast.store.sqlite.guard import GuardedConnection

@@ -12,7 +12,7 @@ from unittest import mock
 
 from stepfast.engine import holding, ledger, step_call, undo, waits
 from stepfast.engine.execution import Execution
-from stepfast.model import leaving, settling
+from stepfast.model.transitions import dag, finish
 from stepfast.store.flows import flushing as flow
 from stepfast.store.flows import limiting, sweeping
 from stepfast.store.sqlite import claiming, flushing
@@ -40,7 +40,7 @@ def fence() -> Iterator[None]:
 
 def wakes() -> Any:
     """A run says that it waits, and is believed, whatever has come in meanwhile."""
-    return swapped(leaving, "_woken", lambda run, move: False)
+    return swapped(finish, "_woken", lambda run, move: False)
 
 
 def token() -> Any:
@@ -105,22 +105,22 @@ def parents() -> Iterator[None]:
 
 def release() -> Any:
     """Who waits for a dag step is not told that it was completed."""
-    summed = vars(settling)["summed"]
+    summed = vars(dag)["summed"]
 
     def fewer(settled: Any) -> Any:
         return summed([end for end in settled if end.outcome != "completed"])
 
-    return swapped(settling, "summed", fewer)
+    return swapped(dag, "summed", fewer)
 
 
 def forgotten_release() -> Any:
     """Who waits for a dag step is not told that it was skipped."""
-    summed = vars(settling)["summed"]
+    summed = vars(dag)["summed"]
 
     def fewer(settled: Any) -> Any:
         return summed([end for end in settled if end.outcome != "skipped"])
 
-    return swapped(settling, "summed", fewer)
+    return swapped(dag, "summed", fewer)
 
 
 def reverse() -> Any:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
 from tests.store.scene import Rows, Scene

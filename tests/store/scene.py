@@ -12,13 +12,14 @@ from typing import Any
 
 import asyncpg
 
-from stepfast.model.batches import Batch, FlushAnswer
 from stepfast.model.ids import new_id
 from stepfast.model.records import (
+    Batch,
     BeatAnswer,
     Claimed,
     Entry,
     FailedTry,
+    FlushAnswer,
     Lane,
     Look,
     Mail,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from stepfast.model.beginning import Beginning, begin
 from stepfast.model.records import NewRun
+from stepfast.model.transitions.start import Beginning, begin
 from tests.store.graph_scene import graph_of, rows_of
 from tests.store.scene import DAY, MINUTE, Scene, child_of, new_run
 

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from stepfast import Context, Settings, Stepfast
-from stepfast.model import gate
+from stepfast.model import queue_config
 from stepfast.model.records import Lane
 from stepfast.model.rows import NO_CALL
 from tests.store.conftest import EVERYWHERE, Stores, only_on
@@ -83,7 +83,7 @@ async def test_lists_are_in_the_order_of_code_points(scene: Scene) -> None:
     await scene.flush(*(under_way(run, branch=branch, position=n) for branch in BRANCHES for n in (10, 9)))
     for name in NAMES:
         await store.put_schedule(spec(name))
-        await store.change_queue(name, gate.pause)
+        await store.change_queue(name, queue_config.pause)
     assert [found.name for found in await store.definitions()] == sorted(NAMES)
     assert [key for key, _, _ in await store.values(run.id)] == sorted(NAMES)
     assert [found.name for found in await store.schedules()] == sorted(NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stepfast.model.debouncing import Debounce
+from stepfast.model.transitions.start import Debounce
 from stepfast.store import Store
 from tests.store.scene import MINUTE, Scene, completed, new_run
 

@@ -11,9 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast.model.batches import FlushAnswer
 from stepfast.model.graph import DagStep, Graph
-from stepfast.model.records import Claimed, Entry
+from stepfast.model.records import Claimed, Entry, FlushAnswer
 from stepfast.store import Store
 from tests.store.conftest import Stores
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane, rows_of

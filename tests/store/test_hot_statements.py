@@ -18,17 +18,16 @@ import asyncpg
 import pytest
 from msgspec.structs import asdict, replace
 
-from stepfast.model.admission import WantedRuns
-from stepfast.model.cancelling import way_to_cancel
-from stepfast.model.claiming import claim
-from stepfast.model.falling_due import due
-from stepfast.model.gate import choose
-from stepfast.model.leaving import leave
-from stepfast.model.pausing import resume
+from stepfast.model.queue_config import choose
+from stepfast.model.rate_limiter import WantedRuns
 from stepfast.model.records import Claimed, Lane, Transition
-from stepfast.model.standing import READ_COLUMNS, Standing, place_at
+from stepfast.model.run_state import READ_COLUMNS, Standing, place_at
 from stepfast.model.status import RUN_STATUSES
-from stepfast.model.waking import wake, way_to_signal
+from stepfast.model.transitions.claim import claim
+from stepfast.model.transitions.finish import leave
+from stepfast.model.transitions.operator import resume, way_to_cancel
+from stepfast.model.transitions.recover import due
+from stepfast.model.transitions.signals import wake, way_to_signal
 from stepfast.settings import SUSPECT_LOSSES
 from stepfast.store.postgres import PostgresStore
 from tests.model.walks import live

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stepfast.model.keeping import Keep, Removal, needed_by
 from stepfast.model.records import Claimed, NewRun, RunShape
+from stepfast.model.retention import Keep, Removal, needed_by
 from stepfast.store import Store
 from stepfast.store.flows.removing import DEPENDENT
 from tests.store.conftest import Stores, only_on

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stepfast.model import gate
-from stepfast.model.admission import Admission, KeysSeen, WantedRuns
-from stepfast.model.limits import Rate
+from stepfast.model import queue_config
+from stepfast.model.queue_config import Rate
+from stepfast.model.rate_limiter import Admission, KeysSeen, WantedRuns
 from stepfast.model.records import Claimed, Lane, Transition
 from stepfast.settings import SUSPECT_LOSSES
 from stepfast.store import Store
@@ -27,8 +27,8 @@ async def limit(scene: Scene, queue: str = "order", **limits: Any) -> None:
     await scene.store.change_queue(queue, partial(_choose, limits=limits))
 
 
-def _choose(said: gate.Gate, now: int, limits: dict[str, Any]) -> gate.Gate:
-    return gate.choose(said, limits, now)
+def _choose(said: queue_config.Gate, now: int, limits: dict[str, Any]) -> queue_config.Gate:
+    return queue_config.choose(said, limits, now)
 
 
 async def admit(scene: Scene, room: int = 100, *, store: Store | None = None, **changes: Any) -> Admission:
@@ -111,10 +111,10 @@ async def test_a_queue_without_limits_says_so(scene: Scene) -> None:
     await scene.start()
     assert not (await admit(scene, lanes=[ORDER])).limited
     await limit(scene, concurrency=1)
-    await scene.store.change_queue("order", gate.pause)
+    await scene.store.change_queue("order", queue_config.pause)
     assert not (await admit(scene, lanes=[ORDER])).limited
-    await scene.store.change_queue("order", gate.resume)
-    await scene.store.change_queue("order", gate.reset)
+    await scene.store.change_queue("order", queue_config.resume)
+    await scene.store.change_queue("order", queue_config.reset)
     assert not (await admit(scene, lanes=[ORDER])).limited
     assert len(await scene.claim()) == 1
 
@@ -331,10 +331,10 @@ async def test_what_an_operator_sets_wins_until_it_is_reset(scene: Scene) -> Non
     await limit(scene, rate=None)
     [said] = await scene.store.queues()
     assert (said.limits.concurrency, said.limits.rate) == (1, None)
-    await scene.store.change_queue("order", gate.reset)
+    await scene.store.change_queue("order", queue_config.reset)
     [said] = await scene.store.queues()
     assert (said.limits.concurrency, said.limits.rate, said.overridden) == (3, Rate(9, per=1), ())
 
 
-def _declare(said: gate.Gate, now: int, limits: dict[str, Any]) -> gate.Gate:
-    return gate.declare(said, limits, "here:1", now)
+def _declare(said: queue_config.Gate, now: int, limits: dict[str, Any]) -> queue_config.Gate:
+    return queue_config.declare(said, limits, "here:1", now)

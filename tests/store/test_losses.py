@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from stepfast.model.health import room_for_suspects
 from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Lane
 from stepfast.model.status import REASON_LOST
-from stepfast.model.suspects import room_for_suspects
 from stepfast.settings import SUSPECT_LOSSES
 from tests.store.scene import MINUTE, Scene, completed, move, step, waiting
 

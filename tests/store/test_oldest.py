@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from stepfast import Context, Stepfast
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store.postgres import PostgresStore
 from stepfast.store.postgres.arrays import know_arrays

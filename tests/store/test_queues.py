@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.model import gate
+from stepfast.model import queue_config
 from stepfast.model.records import Lane
 from stepfast.store import Store
 from tests.store.scene import MINUTE, Scene, waiting
@@ -13,7 +13,7 @@ ORDER, MAIL = Lane("order", "order", 0), Lane("mail", "mail", 0)
 
 
 async def pause(store: Store, name: str) -> None:
-    await store.change_queue(name, gate.pause)
+    await store.change_queue(name, queue_config.pause)
 
 
 @pytest.mark.parametrize("lanes", [[ORDER], [ORDER, MAIL]], ids=["one lane", "several"])
@@ -22,7 +22,7 @@ async def test_no_claim_that_begins_after_a_pause_takes_anything(scene: Scene, t
     run_id, other = await scene.start(), await scene.start("mail")
     await pause(twin, "order")
     assert [run.id for run in await scene.claim(lanes=lanes)] == ([other] if MAIL in lanes else [])
-    await twin.change_queue("order", gate.resume)
+    await twin.change_queue("order", queue_config.resume)
     assert [run.id for run in await scene.claim(lanes=lanes)] == [run_id]
 
 
@@ -32,7 +32,7 @@ async def test_suspects_of_a_paused_queue_wait_too(scene: Scene) -> None:
     await pause(scene.store, "order")
     assert await scene.suspect(room=(10,)) == []
     assert not (await scene.store.tick(scene.worker, None, True)).suspects
-    await scene.store.change_queue("order", gate.resume)
+    await scene.store.change_queue("order", queue_config.resume)
     assert [run.id for run in await scene.suspect(room=(10,))] == [run_id]
 
 
@@ -45,9 +45,9 @@ async def test_a_tick_tells_which_queues_are_gated_and_leaves_their_lanes_out(sc
 
 
 async def test_a_pause_is_kept_and_told_once(scene: Scene) -> None:
-    before, after = await scene.store.change_queue("order", gate.pause)
+    before, after = await scene.store.change_queue("order", queue_config.pause)
     assert (before.paused, after.paused, after.paused_at is not None) == (False, True, True)
-    again, still = await scene.store.change_queue("order", gate.pause)
+    again, still = await scene.store.change_queue("order", queue_config.pause)
     assert (again.paused_at, still.paused_at) == (after.paused_at, after.paused_at)
     assert [(each.name, each.paused) for each in await scene.store.queues()] == [("order", True)]
 

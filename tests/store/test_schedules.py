@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from stepfast.model.cron import tick_key
 from stepfast.model.ids import new_id
 from stepfast.model.records import NewRun
 from stepfast.model.schedules import ScheduleRow, ScheduleSpec
-from stepfast.model.ticks import tick_key
 from stepfast.store import Store
 from stepfast.store.flows.scheduling import Fired, Shot
 from tests.store.scene import MINUTE, Scene, completed, new_run

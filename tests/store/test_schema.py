@@ -11,7 +11,7 @@ import pytest
 
 from stepfast.errors import ConfigurationError, InvalidState, SchemaError
 from stepfast.model.ids import new_id
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
 from stepfast.store.statements import load_migrations, split_statements
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.empty
 
 MIGRATE = """
 import asyncio, os, sys
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
 

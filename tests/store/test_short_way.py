@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.model.batches import Batch, FlushAnswer
-from stepfast.model.records import Claimed, Entry, StepDone, StepWith
+from stepfast.model.records import Batch, Claimed, Entry, FlushAnswer, StepDone, StepWith
 from stepfast.store.flows.flushing import flush
 from stepfast.store.postgres import PostgresStore
 from stepfast.store.sqlite import SqliteStore

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stepfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store.sqlite import SqliteStore
 from stepfast.store.sqlite.dialect import older
@@ -227,7 +227,7 @@ async def test_a_locked_file_is_waited_for(store: SqliteStore, sqlite_url: str) 
 CROWD = """
 import asyncio, os, sys
 from tests.store.scene import VERSIONS, Batch, completed, new_id, step, WorkerInfo, Lane
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
 

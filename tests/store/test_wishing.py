@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from stepfast.model.bulk_actions import WISHES
 from stepfast.model.records import Lane
-from stepfast.model.wishes import WISHES
 from stepfast.store import Store
 from tests.store.conftest import only_on
 from tests.store.graph_scene import CHAIN, Dag, graph_of

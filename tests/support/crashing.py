@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from stepfast import LeaseLost, Stepfast
-from stepfast.model.batches import Batch, FlushAnswer
-from stepfast.model.records import StepDone
+from stepfast.model.records import Batch, FlushAnswer, StepDone
 from stepfast.store import Store
 from tests.support.engine import PATIENCE
 

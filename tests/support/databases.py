@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
 from tests.support.postgres import PostgresServer, Session

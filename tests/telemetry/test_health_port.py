@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stepfast import ConfigurationError, Settings, Stepfast
-from stepfast.model.vitals import Vitals, is_live, is_ready
+from stepfast.model.health import Vitals, is_live, is_ready
 from stepfast.telemetry import HealthPort, Metrics, health_port, reports
 from stepfast.telemetry.loop_lag import LoopLag
 from tests.support.engine import Gate, eventually

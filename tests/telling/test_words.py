@@ -18,8 +18,8 @@ import stepfast
 from stepfast.cli import times
 from stepfast.cli.logs import JsonLines, Lines
 from stepfast.cli.output import write_json, write_value
+from stepfast.model.cron import clock
 from stepfast.model.graph import APPROVAL, STEP, DagStep
-from stepfast.model.ticks import clock
 from stepfast.telling.words import ago, lasting, listed, moment, printable, retries_of, span
 
 PACKAGE = Path(stepfast.__file__).parent

@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 
 
 class Tables:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Stepfast
-from stepfast.model.batches import Batch, FlushAnswer
-from stepfast.model.records import BeatAnswer
+from stepfast.model.records import Batch, BeatAnswer, FlushAnswer
 from stepfast.worker.clockwork import REAL
 from stepfast.worker.doubts import Doubts
 from stepfast.worker.duties import Duties

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from stepfast import RunNotFound, Stepfast
-from stepfast.model.keeping import Keep, Weight
+from stepfast.model.retention import Keep, Weight
 from stepfast.settings import Settings
 from stepfast.worker import removing
 from stepfast.worker.clockwork import REAL

@@ -12,9 +12,8 @@ import pytest
 
 from stepfast import Backoff, Context, RunFailed, Stepfast
 from stepfast.errors import DatabaseRefused, LeaseLost
-from stepfast.model.batches import Batch, FlushAnswer
 from stepfast.model.ids import new_id
-from stepfast.model.records import StepDone, StepWith, Transition
+from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
 from stepfast.worker.doubts import Doubts
 from stepfast.worker.journal import Journal

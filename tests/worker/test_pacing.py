@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.model.keeping import Ended, Keep
+from stepfast.model.retention import Ended, Keep
 from stepfast.worker.pacing import (
     CALM,
     IDLE,

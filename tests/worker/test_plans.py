@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from stepfast.model.url import parse_url
+from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store.postgres import PostgresStore
 from stepfast.store.postgres.connections import Connector

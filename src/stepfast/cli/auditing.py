@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from ..model.cron import clock
 from ..model.ids import check_id
 from ..model.moments import moment
-from ..model.ticks import clock
 from ..store.audit import AuditLine
 from ..watching.auditing import line_shape
 from .options import option

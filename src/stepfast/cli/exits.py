@@ -19,7 +19,7 @@ from ..errors import (
     StepfastError,
     UnknownWorkflow,
 )
-from ..model.redacting import scrub
+from ..model.urls import scrub
 from ..telling.words import printable
 
 OK = 0

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import Annotated, Any
 
-from ..model.keeping import DELETABLE
+from ..model.retention import DELETABLE
 from ..run import Run
 from ..telling.words import count, lasting
 from .batches import RunsArgument, Told, each_run

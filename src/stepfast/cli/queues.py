@@ -8,8 +8,8 @@ from typing import Annotated, cast
 import typer
 
 from ..model import status
-from ..model.limits import NAMES, LimitKeywords, Rate
 from ..model.names import check_queue
+from ..model.queue_config import NAMES, LimitKeywords, Rate
 from ..model.records import WorkerInfo
 from ..queues import QueueInfo
 from ..telling.queues import limit_of, limits_in_words, queue_shape, served_by

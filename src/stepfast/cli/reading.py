@@ -8,8 +8,8 @@ import typer
 
 from ..errors import ConfigurationError
 from ..model import status as statuses
+from ..model.cron import clock
 from ..model.status import DAG_STEP
-from ..model.ticks import clock
 from ..model.tracebacks import own_code_only
 from ..reports import Activity, RunInfo
 from ..telling.explaining import dag_steps, explain, graph_of, infos_of, steps_of

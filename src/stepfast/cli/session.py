@@ -14,7 +14,7 @@ import typer
 from ..announcing import unnamed
 from ..app import Stepfast
 from ..errors import PayloadError, SchemaError
-from ..model.url import parse_url
+from ..model.urls import parse_url
 from ..store import Store, open_store
 from ..telling.sealed import Candid, Lenient, Sealed
 from .loading import load_app

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..engine.races import FIRST
 from ..engine.undo import UNDO_BRANCH
 from ..model import status
+from ..model.cron import clock
 from ..model.status import DAG_STEP
-from ..model.ticks import clock
 from ..reports import RunInfo, StepInfo
 from ..telling.states import due_at, outcome_of, status_of
 from ..telling.words import ago, brief, lasting, shortened

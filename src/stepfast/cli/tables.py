@@ -10,7 +10,7 @@ import typer
 from ..app import Stepfast
 from ..errors import InvalidState
 from ..model.records import WorkerInfo
-from ..model.redacting import redact
+from ..model.urls import redact
 from ..store import Store, open_store
 from ..store.migrations import refuse_too_new
 from ..store.protocol import SchemaState

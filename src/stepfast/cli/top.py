@@ -19,7 +19,7 @@ from ..announcing import database_shown
 from ..app import Stepfast
 from ..errors import ConfigurationError, StepfastError, message_of
 from ..model.records import WorkerInfo
-from ..model.redacting import scrub
+from ..model.urls import scrub
 from ..stats import Stats
 from ..store.census import LONG_AT_WORK, AtWork
 from ..telemetry.overview import MOST, Overview, look

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from .. import __version__
-from ..model.ticks import clock
+from ..model.cron import clock
 from ..reports import RunInfo
 from ..telling.sealed import is_sealed
 from ..telling.states import waited_for

@@ -16,7 +16,7 @@ from typing import (
 
 from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
-from ..model.backoff import moment, seconds
+from ..model.backoff import seconds, to_milliseconds
 from ..model.ids import successor_id
 from ..model.names import OWN_KEYS, check_name, check_signal
 from ..model.payload import check_type
@@ -287,7 +287,7 @@ class ContextBase:
 
     def _make_sleep_until(self, when: datetime, where: str) -> SleepCall:
         self._check("ctx.sleep_until")
-        return SleepCall(self._execution, self._cursor, 0, moment(when, "the time of ctx.sleep_until"), where)
+        return SleepCall(self._execution, self._cursor, 0, to_milliseconds(when, "the time of ctx.sleep_until"), where)
 
     def _make_signal(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> SignalCall[Any]:
         self._check("ctx.wait_signal")

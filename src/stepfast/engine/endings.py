@@ -14,9 +14,9 @@ import msgspec
 from ..errors import ContextMisuse, DeadlineExceeded, InvalidInput, NonDeterminismError
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
-from ..model.cancelling import may_have_acted
 from ..model.graph import Graph, Settled
 from ..model.records import Claimed, NewRun, Transition
+from ..model.transitions.operator import may_have_acted
 from ..settings import FORMAT
 
 

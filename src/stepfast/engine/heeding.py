@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import AttemptEnded, RunSuspended
 from ..model import status
-from ..model.cancelling import goes_on_first
 from ..model.status import DAG_STEP, WORKFLOW
+from ..model.transitions.operator import goes_on_first
 from . import endings
 
 if TYPE_CHECKING:

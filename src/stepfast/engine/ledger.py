@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ..model import status
-from ..model.records import StepDone, StepRecord
-from ..model.tally import Tally
+from ..model.records import StepDone, StepRecord, Tally
 from .matching import History
 from .trail import Address
 

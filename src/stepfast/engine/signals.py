@@ -14,8 +14,8 @@ import msgspec
 from ..errors import RecordedError, SignalTimeout, StepfastError
 from ..model import status
 from ..model.payload import json_schema
+from ..model.payload_check import first_problem
 from ..model.records import Mail, StepRecord, StepRunning, StepWith
-from ..model.schema import first_problem
 from .cursor import Cursor
 from .durable_call import DurableCall, time_given
 from .failure import encode_error, step_failed

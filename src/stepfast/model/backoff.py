@@ -74,7 +74,7 @@ def seconds(value: float | timedelta, what: str) -> float:
     return float(number)
 
 
-def moment(when: datetime, what: str) -> int:
+def to_milliseconds(when: datetime, what: str) -> int:
     """A point in time in milliseconds; refused with its name if it has no time zone, or cannot be shown any more."""
     if not isinstance(when, datetime) or when.tzinfo is None:
         raise ConfigurationError(f"{what} must be a datetime with a time zone, not {when!r}")

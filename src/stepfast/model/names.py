@@ -1,4 +1,4 @@
-"""Names that people give: workflows, queues, steps, keys, tags, namespaces. Refused early and by name."""
+"""Names that users give: workflows, queues, steps, keys, tags, namespaces. Each is refused early and by name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from ..errors import ConfigurationError, UnknownOption
+from .stored import read_json
 
 CHECKS = "~until/"
 """How the keys begin under which a run keeps what it knows of its checks, among the values that others may read."""
@@ -87,3 +88,11 @@ def check_namespace(value: str) -> str:
     if f"{plain}_".startswith("sqlite_"):  # tables are named namespace_…
         raise ConfigurationError(f"namespace {value!r} is not usable: SQLite keeps names like sqlite_… to itself")
     return value
+
+
+def read_tags(text: str | None) -> list[str]:
+    """The tags in a row. A text that is no such list, because somebody wrote it by hand, is shown as it is: whoever
+    lists runs is to see the others."""
+    if not text:
+        return []
+    return read_json(text, list[str], [text])

@@ -17,8 +17,7 @@ import msgspec
 
 from ..errors import InvalidInput, PayloadError
 from ..settings import FORMAT, FORMAT_CODEC, Settings
-from .faults import find_not_finite, find_unfit
-from .fields import Rule, model_is_open, model_keys, rule_for, unreadable
+from .payload_check import Rule, find_not_finite, find_unfit, model_is_open, model_keys, rule_for, unreadable
 from .stored import read_json
 
 _ATOMS = frozenset({type(None), bool, int, str})

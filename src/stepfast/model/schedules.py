@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import Struct, structs
 
 from ..errors import ConfigurationError
-from .ticks import Timetable, next_tick, spelled, timetable
+from .cron import Timetable, next_tick, spelled, timetable
 
 Missed = Literal["skip", "latest", "all"]
 """What becomes of ticks that nobody was there for."""

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import ConfigurationError
-from ..model.redacting import redact
-from ..model.url import parse_url
+from ..model.urls import parse_url, redact
 
 POSTGRES, MYSQL = "postgres", "mysql"
 _MYSQL_SCHEMES = {"mysql", "mariadb", "mysql+asyncmy", "mariadb+asyncmy"}

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigurationError, InvalidState, WorkerBroken, sentence
 from ..model.names import nearest
-from ..model.redacting import redact
+from ..model.urls import redact
 from ..settings import Settings
 from ..worker.cleaning_up import to_the_end
 from ..worker.stopping import work_until_told

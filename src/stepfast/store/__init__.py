@@ -7,7 +7,7 @@ from typing import Any
 
 from ..documents import cite
 from ..errors import ConfigurationError
-from ..model.url import DatabaseUrl
+from ..model.urls import DatabaseUrl
 from ..settings import Settings
 from .protocol import Store
 

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..model.admission import Usage
-from ..model.gate import Decision, Gate
+from ..model.bulk_actions import Granted
+from ..model.names import read_tags
+from ..model.queue_config import Decision, Gate
+from ..model.rate_limiter import Usage
 from ..model.records import Answer, Lane, Mail, StepRecord, StepRunning, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
-from ..model.rescheduling import NewTime
 from ..model.rows import (
     NO_CALL,
     ActivityRow,
@@ -30,8 +31,7 @@ from ..model.rows import (
     RunRow,
 )
 from ..model.stored import read_json
-from ..model.tags import read_tags
-from ..model.wishes import Granted
+from ..model.transitions.operator import NewTime
 from ..settings import Settings
 from .audit import BaseAudit
 from .census import BaseCensus

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..model.debouncing import Debounce
 from ..model.records import NewRun
+from ..model.transitions.start import Debounce
 from .flows import debouncing
 from .flows.debouncing import Debounced
 from .flows.requests import Flow, T

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..model.keeping import Ended, EndedPage, Keep, Removal, Try, Weight
+from ..model.retention import Ended, EndedPage, Keep, Removal, Try, Weight
 from .flows import removing
 from .flows.requests import Flow, T
 

@@ -11,14 +11,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, InvalidState
-from ..model.admission import Admission, Usage, WantedRuns
-from ..model.batches import NO_DOUBTS, Batch, FlushAnswer
-from ..model.gate import Bound, Decision, Gate
+from ..model.bulk_actions import Granted
+from ..model.queue_config import Bound, Decision, Gate
+from ..model.rate_limiter import Admission, Usage, WantedRuns
 from ..model.records import (
+    NO_DOUBTS,
     Answer,
+    Batch,
     Beat,
     BeatAnswer,
+    Believer,
     Claimed,
+    FlushAnswer,
     Lane,
     Look,
     Mail,
@@ -30,7 +34,6 @@ from ..model.records import (
     Tick,
     WorkerInfo,
 )
-from ..model.rescheduling import NewTime
 from ..model.rows import (
     NO_CALL,
     ActivityRow,
@@ -44,8 +47,7 @@ from ..model.rows import (
     QueueDepth,
     RunRow,
 )
-from ..model.tally import Believer
-from ..model.wishes import Granted
+from ..model.transitions.operator import NewTime
 from .audit import AuditStore
 from .breaks import Breaks
 from .census import CensusStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from ..model.vitals import Finding
+from ..model.health import Finding
 from .exposition import CONTENT_TYPE, Family, render
 from .reports import Report, all_ok
 

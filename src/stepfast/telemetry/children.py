@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..model.vitals import Finding
+from ..model.health import Finding
 from ..settings import Settings
 from .exposition import GAUGE, Family, merged
 from .reporting import GAUGES, HEALTH, METRICS, VARIABLE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..model.gate import Gate
+from ..model.health import claiming_workers, serves_any
+from ..model.queue_config import Gate
 from ..model.records import WorkerInfo
-from ..model.serving import claiming_workers, serves_any
 from ..store.census import Census
 
 if TYPE_CHECKING:

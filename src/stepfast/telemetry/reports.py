@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..model.vitals import Finding, Vitals, is_live, is_ready
+from ..model.health import Finding, Vitals, is_live, is_ready
 from .database_gauges import gauges_of
 from .exposition import GAUGE, Family
 from .loop_lag import EVERY, LoopLag

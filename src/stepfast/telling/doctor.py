@@ -9,12 +9,12 @@ from ..announcing import all_namesakes, shown_limits
 from ..app import Stepfast
 from ..errors import SchemaError, StepfastError
 from ..model import status
-from ..model.gate import Gate
 from ..model.ids import new_id
+from ..model.queue_config import Gate
 from ..model.records import Lane, WorkerInfo
-from ..model.redacting import redact, scrub
 from ..model.rows import Definition
 from ..model.schedules import ScheduleRow
+from ..model.urls import redact, scrub
 from ..store import Store
 from ..store.census import LONG_AT_WORK, AtWork
 from ..store.migrations import refuse_missing, refuse_too_new

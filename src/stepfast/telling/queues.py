@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..model.limits import Rate
+from ..model.queue_config import Rate
 from ..model.records import WorkerInfo
 from ..queues import QueueInfo
 from .words import lasting, span

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigurationError
-from ..model.ticks import zone
+from ..model.cron import zone
 from ..schedule_info import ScheduleInfo
 from .words import ago, lasting
 

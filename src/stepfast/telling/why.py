@@ -12,10 +12,10 @@ from datetime import datetime
 from ..engine.matching import UNDO
 from ..engine.undo import UNDO_BRANCH
 from ..model import status
+from ..model.cron import clock
+from ..model.health import nobody_serves
 from ..model.records import WorkerInfo
-from ..model.serving import nobody_serves
 from ..model.status import DAG_STEP
-from ..model.ticks import clock
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
 from .states import waited_for

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 
 from ..model import status
+from ..model.cron import clock
 from ..model.records import WorkerInfo
-from ..model.ticks import clock
 from ..reports import RunInfo, StepInfo
 from .why import why
 from .words import ago, count, listed

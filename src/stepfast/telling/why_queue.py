@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..model.admission import NOTHING, Count, Usage
-from ..model.gate import Gate
-from ..model.limits import Rate
+from ..model.queue_config import Gate, Rate
+from ..model.rate_limiter import NOTHING, Count, Usage
 from ..reports import RunInfo
 from .words import lasting
 

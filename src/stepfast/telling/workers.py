@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..model.health import claiming_workers, serves, serves_queue
 from ..model.moments import moment
 from ..model.records import WorkerInfo
-from ..model.serving import claiming_workers, serves, serves_queue
 from ..reports import ExecutedBy
 from ..store.census import AtWork
 from .words import lasting

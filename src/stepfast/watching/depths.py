@@ -6,10 +6,10 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from ..app import Stepfast
-from ..model.gate import Gate
+from ..model.health import claiming_workers
+from ..model.queue_config import Gate
 from ..model.records import WorkerInfo
 from ..model.rows import QueueDepth
-from ..model.serving import claiming_workers
 from ..queues import QueueInfo, queue_info
 from ..store.glance import BaseGlance
 from .onlooker import glance_of

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..engine.clock import Clock
-from ..model.batches import Batch, FlushAnswer
-from ..model.tally import Believer
+from ..model.records import Batch, Believer, FlushAnswer
 
 
 class Doubts:

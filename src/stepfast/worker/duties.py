@@ -12,10 +12,8 @@ from typing import Any
 
 from ..engine.run_logging import tell_each
 from ..errors import StepfastError
-from ..model.batches import FlushAnswer
-from ..model.records import BeatAnswer, Claimed, Lane, NewRun, StepWith, Tick, Transition
+from ..model.records import BeatAnswer, Believer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
-from ..model.tally import Believer
 from ..store.protocol import Wakeups
 from .carriage import Carriage
 from .claimer import Claimer

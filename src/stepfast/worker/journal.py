@@ -13,10 +13,8 @@ from typing import Any, Protocol
 
 from ..engine.promise import Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
-from ..model.batches import Batch, FlushAnswer
 from ..model.events import JournalFlushed
-from ..model.records import Entry, StepDone, StepRunning, StepWith, Transition, ValueSet
-from ..model.tally import Believer
+from ..model.records import Batch, Believer, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
 from .doubts import Doubts
 from .kit import Kit
 

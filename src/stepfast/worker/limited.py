@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ..model.admission import Admission, KeysSeen, WantedRuns
 from ..model.events import ClaimAnswered
+from ..model.rate_limiter import Admission, KeysSeen, WantedRuns
 from ..model.records import Claimed, Lane, Transition
 from .claimer import MARK_SLACK, Claimer
 from .kit import Kit

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import median_low
 from typing import Final, NamedTuple
 
-from ..model.keeping import Ended, Keep
+from ..model.retention import Ended, Keep
 from ..model.status import FAILED
 
 CALM: Final = 0.05

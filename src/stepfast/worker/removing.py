@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from ..engine.clock import Clock
-from ..model.keeping import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
+from ..model.retention import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
 from ..settings import Settings
 from ..store import Store
 from .pacing import OF_OPERATORS, RemovalPace, rest_after

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from ..engine.execution import Execution
-from ..model.suspects import may_wait_in_memory, room_for_suspects
+from ..model.health import may_wait_in_memory, room_for_suspects
 from ..settings import SUSPECT_LOSSES
 from .handler_threads import HandlerThreads
 from .kit import Kit

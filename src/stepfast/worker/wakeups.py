@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..engine.clock import Clock
 from ..errors import StepfastError, sentence
+from ..model.bulk_actions import Granted
 from ..model.records import Lane, NewRun, Transition
-from ..model.wishes import Granted
 from ..store import Store
 from ..store.protocol import Wakeups
 

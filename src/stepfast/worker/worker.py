@@ -8,7 +8,7 @@ from typing import Any
 
 from ..engine.scope import current_execution
 from ..errors import StepfastError, WorkerBroken, sentence
-from ..model.vitals import Vitals
+from ..model.health import Vitals
 from .carriage import Carriage
 from .cleaning_up import bounded, ended, to_the_end
 from .collector import collector, threshold_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from ...model.limits import LimitKeywords
+from ...model.queue_config import LimitKeywords
 from ...telling.queues import limit_of
 from ..answers import Done
 from ..pages.queues import LIMITS

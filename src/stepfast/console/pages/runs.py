@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...listing import ListKeywords
 from ...model import status
-from ...model.ticks import clock
+from ...model.cron import clock
 from ...reports import RunInfo
 from ...telling.words import count
 from ...watching.searching import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ...engine.matching import UNDO
 from ...model import status
+from ...model.cron import clock
 from ...model.status import DAG_STEP
-from ...model.ticks import clock
 from ...reports import Activity, RunInfo, StepInfo
 from ...telling.states import due_at, waited_for
 from ...telling.words import ago, lasting

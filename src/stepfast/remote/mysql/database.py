@@ -11,7 +11,7 @@ from typing import Any
 import asyncmy
 
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, sentence
-from ...model.redacting import is_shown_in, redact
+from ...model.urls import is_shown_in, redact
 from ...settings import Settings
 from ...store.statements import load_statements, split_statements
 from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, translated

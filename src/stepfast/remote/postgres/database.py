@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from ...errors import SchemaError, sentence
-from ...model.url import parse_url
+from ...model.urls import parse_url
 from ...settings import Settings
 from ...store.postgres.catalogue import qualify
 from ...store.postgres.connections import Connector, connect_error

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...model.run_state import READ_COLUMNS
 from ...model.schedules import ScheduleRow
-from ...model.standing import READ_COLUMNS
 
 _DERIVED = {"child": "r.reply_to IS NOT NULL"}
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import msgspec
 
 from ...errors import DatabaseUnavailable
-from ...model.debouncing import Debounce, put_off
 from ...model.ids import new_seed
 from ...model.records import Lane, NewRun
-from ...model.standing import Standing
+from ...model.run_state import Standing
+from ...model.transitions.start import Debounce, put_off
 from .requests import Flow, ask, put
 from .standings import change
 

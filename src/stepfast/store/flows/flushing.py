@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...model.batches import Batch, FlushAnswer
 from ...model.graph import is_failure
-from ...model.records import Transition
-from ...model.standing import Standing
+from ...model.records import Batch, FlushAnswer, Transition
+from ...model.run_state import Standing
 from .leaving import let_go, tell
 from .recording import bar, record, steps_of
 from .requests import COMMIT, Flow, Rows, ask

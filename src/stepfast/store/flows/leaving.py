@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ...model import status
-from ...model.batches import FlushAnswer
-from ...model.forgetting import gone_with
-from ...model.leaving import leave
-from ...model.pausing import pause
-from ...model.records import NewRun, Transition
-from ...model.settling import settled_at
-from ...model.standing import Standing
+from ...model.records import FlushAnswer, NewRun, Transition
+from ...model.run_state import Standing
+from ...model.transitions.dag import settled_at
+from ...model.transitions.finish import gone_with, leave
+from ...model.transitions.operator import pause
 from .requests import Flow, Start, put
 from .settling import Settlement, settle, write
 from .standings import change, forget_steps, read

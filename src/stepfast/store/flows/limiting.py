@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ...model.admission import (
+from ...model.queue_config import Gate, Rate
+from ...model.rate_limiter import (
     NOTHING,
     Admission,
     Candidate,
@@ -27,10 +28,8 @@ from ...model.admission import (
     is_open,
     logged_at,
 )
-from ...model.gate import Gate
-from ...model.limits import Rate
 from ...model.records import Claimed, Lane
-from ...model.standing import sooner
+from ...model.run_state import sooner
 from ...settings import SUSPECT_LOSSES
 from .queueing import read_gate
 from .requests import Flow, Rows, ask, put, put_each

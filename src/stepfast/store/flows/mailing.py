@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...model.cancelling import way_to_cancel
 from ...model.records import Answer, Lane, Mail
-from ...model.rescheduling import NewTime, from_mail
-from ...model.standing import Standing
+from ...model.run_state import Standing
 from ...model.status import (
     MAIL_CANCEL,
     MAIL_ENDS,
@@ -19,7 +17,8 @@ from ...model.status import (
     NO_SUCH_STEP,
     REASON_CONTINUED,
 )
-from ...model.waking import wake, wanted_mail, way_to_signal
+from ...model.transitions.operator import NewTime, from_mail, way_to_cancel
+from ...model.transitions.signals import wake, wanted_mail, way_to_signal
 from ..protocol import Delivery, mailbox_full
 from .operating import Moved, cancel_dags, cancel_runs, reschedule_runs, resume_runs
 from .requests import COMMIT, Flow, Rows, ask, put

@@ -11,14 +11,24 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ...model.cancelling import NO_TRACES, cancel, end, way_to_cancel
-from ...model.pausing import may_be_paused, pause, resume
 from ...model.records import Answer, Lane
-from ...model.rescheduling import NewTime, reschedule, waits_for_retry
-from ...model.reviving import may_be_retried, retry
-from ...model.settling import Why, settled_at
-from ...model.standing import Standing
+from ...model.run_state import Standing
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
+from ...model.transitions.dag import Why, settled_at
+from ...model.transitions.operator import (
+    NO_TRACES,
+    NewTime,
+    cancel,
+    end,
+    may_be_paused,
+    may_be_retried,
+    pause,
+    reschedule,
+    resume,
+    retry,
+    waits_for_retry,
+    way_to_cancel,
+)
 from .debouncing import leave_keys
 from .requests import Flow, put
 from .retrying import retry_dag

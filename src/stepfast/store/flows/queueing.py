@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...model.gate import Decision, Gate, written
+from ...model.queue_config import Decision, Gate, written
 from .requests import Flow, ask, put
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...model import status
-from ...model.batches import Batch, FlushAnswer
-from ...model.records import FailedTry, StepDone, StepRunning, StepWith
+from ...model.records import Batch, FailedTry, FlushAnswer, StepDone, StepRunning, StepWith
 from .remote_steps import send_out
 from .requests import Flow, Rows, Start, ask, put
 

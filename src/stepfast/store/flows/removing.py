@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.keeping import Ended, Removal, mended, needed_by
+from ...model.retention import Ended, Removal, mended, needed_by
 from .requests import Flow, Rows, ask, put, put_each
 
 DEPENDENT = ("steps", "tries", "claims", "progress", "mailbox", "run_values", "run_tags", "remote_steps")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...errors import InvalidState
-from ...model import reviving
 from ...model.graph import APPROVAL, Graph, Stood
 from ...model.records import Lane
-from ...model.settling import settled_at
-from ...model.standing import Standing
+from ...model.run_state import Standing
+from ...model.transitions import operator
+from ...model.transitions.dag import settled_at
 from .requests import Flow, ask, put
 from .standings import change, forget_steps, forgotten, read
 
@@ -26,8 +26,8 @@ def retry_dag(dag: Standing, now: int) -> Flow[set[Lane] | None]:
         return None
     yield from _forget(graph, [steps[name] for name in again if steps[name].begun])
     now = settled_at(dag, now)
-    moved = [reviving.reopen(steps[name], how, now, number) for number, (name, how) in enumerate(again.items(), 1)]
-    after = reviving.retry_dag(dag, len(again), now)
+    moved = [operator.reopen(steps[name], how, now, number) for number, (name, how) in enumerate(again.items(), 1)]
+    after = operator.retry_dag(dag, len(again), now)
     yield from change([after, *moved])
     return {run.lane for run in (after, *moved) if run.ready}
 

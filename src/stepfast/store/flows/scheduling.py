@@ -9,10 +9,10 @@ import msgspec
 
 from ...errors import DatabaseUnavailable
 from ...model import schedules as model
+from ...model.cron import Timetable, tick_key
 from ...model.records import NewRun
 from ...model.schedules import Round, ScheduleRow, ScheduleSpec
 from ...model.stored import read_json
-from ...model.ticks import Timetable, tick_key
 from .requests import Flow, Rows, Start, ask, put
 
 Make = Callable[[int], list[NewRun]]

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from ...model.cancelling import NO_TRACES, end_open_step
 from ...model.graph import Settled
 from ...model.records import Lane
-from ...model.settling import BY_A_STEP, Countdown, Why, fallen, settle_dag, settled_at
-from ...model.standing import Standing
+from ...model.run_state import Standing
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
+from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_dag, settled_at
+from ...model.transitions.operator import NO_TRACES, end_open_step
 from .requests import Flow, Rows, put
 from .standings import change, read, traces_of
 

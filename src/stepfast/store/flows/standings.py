@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ...model.cancelling import Traces
-from ...model.standing import Standing, written
+from ...model.run_state import Standing, written
 from ...model.stored import read_json
+from ...model.transitions.operator import Traces
 from .requests import Flow, ask, put
 
 

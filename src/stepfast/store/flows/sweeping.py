@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from ...model.cancelling import NO_TRACES
-from ...model.falling_due import Causes, awake, due, end_late, let_begin
 from ...model.ids import made_at
-from ...model.leaving import give_back
-from ...model.losing import lose
-from ...model.settling import BY_A_STEP, Why
-from ...model.standing import Standing
+from ...model.run_state import Standing
 from ...model.status import REASON_DEADLINE
+from ...model.transitions.dag import BY_A_STEP, Why
+from ...model.transitions.finish import give_back
+from ...model.transitions.operator import NO_TRACES
+from ...model.transitions.recover import Causes, awake, due, end_late, let_begin, lose
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
 from .requests import COMMIT, Flow, Rows, ask, put

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...model.pausing import may_be_paused, pause
-from ...model.reviving import may_be_retried, retry
-from ...model.standing import Standing
-from ...model.wishes import CANCEL, PAUSE, RESUME, RETRY, Granted
+from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, Granted
+from ...model.run_state import Standing
+from ...model.transitions.operator import may_be_paused, may_be_retried, pause, retry
 from .debouncing import leave_keys
 from .operating import Moved, cancel_runs, resume_runs
 from .requests import Flow, put

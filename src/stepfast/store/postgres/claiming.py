@@ -7,9 +7,9 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from ...model.claiming import first_records
 from ...model.ids import new_seed
 from ...model.records import Claimed, Lane, StepRecord, Tries
+from ...model.transitions.claim import first_records
 from ...settings import Settings
 from ..protocol import NOTHING
 from .connections import KeptConnection

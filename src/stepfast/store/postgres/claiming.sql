@@ -132,7 +132,7 @@ FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
 
 -- name: history
 -- The first records of claimed runs: at most $2 of each, and none after more than $3 bytes; and one more, without a large
--- output, by which first_records() of model/claiming.py sees that there are others. The rest comes in pages when needed.
+-- output, by which first_records() of model/transitions/claim.py sees that there are others. The rest comes in pages when needed.
 SELECT u.id AS run_id, s.branch, s.position, s.seq, s.name, s.kind, s.status, CASE WHEN s.before <= $3 THEN s.output END,
        s.error, s.arguments, s.attempts, s.started_at, s.completed_at, s.line, s.format, s.undo
 FROM unnest($1::uuid[]) AS u(id)

@@ -11,8 +11,7 @@ import asyncpg
 
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable, sentence
-from ...model.redacting import is_shown_in, redact
-from ...model.url import DatabaseUrl
+from ...model.urls import DatabaseUrl, is_shown_in, redact
 from ...settings import Settings
 from .arrays import know_arrays
 from .catalogue import SEARCH_PATH

@@ -16,8 +16,7 @@ from typing import Any
 import asyncpg
 
 from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, RecordsVanished, StepTimeout, sentence
-from ...model.records import StepDone, StepRecord
-from ...model.tally import Believer
+from ...model.records import Believer, StepDone, StepRecord
 from ...settings import Settings
 from ..flows.recording import step_row
 from ..protocol import Transacted

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 
 from ...model import status
-from ...model.batches import Batch, FlushAnswer
+from ...model.records import Batch, FlushAnswer
 from ..flows.flushing import flush
 from .columns import ids, numbers, texts
 from .connections import KeptConnection

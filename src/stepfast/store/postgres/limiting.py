@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...model.admission import Admission, WantedRuns
+from ...model.rate_limiter import Admission, WantedRuns
 from ...settings import Settings
 from ..flows.limiting import claim_limited
 from .claiming import LastTokens, bring_history, give_seeds

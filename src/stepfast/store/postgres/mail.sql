@@ -27,7 +27,7 @@ ORDER BY r.id, m.sent_at, m.id;
 
 -- name: send_usual
 -- A signal for a run that waits, is ready or is executed, in one round trip. It is counted, and who waits is woken, as
--- wake() of model/waking.py decides it: a test compares the two. No row: the run stands otherwise, or the signal is
+-- wake() of model/transitions/signals.py decides it: a test compares the two. No row: the run stands otherwise, or the signal is
 -- there, or $8 others are; the flow decides then, under the lock. How many there are is seen as it was before a wait for
 -- the lock, so that $8 is well below the bound. The clock is read when the lock is there.
 WITH locked AS MATERIALIZED (

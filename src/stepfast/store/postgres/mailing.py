@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...model.ids import successor_id
 from ...model.records import Answer, Lane, Look, Mail, Mailbox
 from ...model.status import MAIL_ENDS, NO_SUCH_STEP
-from ...model.waking import way_to_signal
+from ...model.transitions.signals import way_to_signal
 from ...settings import Settings
 from ..protocol import holds_all, mailbox_full
 from .callers import Callers

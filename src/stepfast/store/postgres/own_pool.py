@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import asyncpg
 
 from ...errors import ConfigurationError
-from ...model.url import DatabaseUrl
+from ...model.urls import DatabaseUrl
 
 _CHOSEN_HERE = frozenset({
     "loop", "timeout", "command_timeout", "connection_class", "record_class", "statement_cache_size",

@@ -1,5 +1,5 @@
 -- Where runs stand: read under a lock, decided by the functions of model/, and written back. {standing} are the columns of
--- a standing, in its order (model/standing.py).
+-- a standing, in its order (model/run_state.py).
 
 -- name: lock_runs
 -- Runs by their ids, waited for. The clock is read outside, when the lock is there: who becomes ready by a time from before

@@ -9,8 +9,8 @@ import asyncpg
 import msgspec
 
 from ...errors import DatabaseUnavailable
-from ...model.gate import Bound
 from ...model.ids import new_seed
+from ...model.queue_config import Bound
 from ...model.records import NewRun, RunShape
 from ..protocol import KeysHeld
 from .callers import Callers

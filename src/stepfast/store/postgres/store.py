@@ -10,14 +10,27 @@ import asyncpg
 
 from ...cancellation import insist, requests
 from ...errors import AppClosed
-from ...model.admission import Admission, WantedRuns
-from ...model.batches import NO_DOUBTS, Batch, FlushAnswer
-from ...model.gate import Bound
-from ...model.records import Answer, Beat, Claimed, Lane, Look, Mail, Mailbox, NewRun, StepDone, Tick
+from ...model.queue_config import Bound
+from ...model.rate_limiter import Admission, WantedRuns
+from ...model.records import (
+    NO_DOUBTS,
+    Answer,
+    Batch,
+    Beat,
+    Believer,
+    Claimed,
+    FlushAnswer,
+    Lane,
+    Look,
+    Mail,
+    Mailbox,
+    NewRun,
+    StepDone,
+    Tick,
+)
 from ...model.rows import DagOutputs
 from ...model.status import RUNNING
-from ...model.tally import Believer
-from ...model.url import DatabaseUrl
+from ...model.urls import DatabaseUrl
 from ...settings import Settings
 from ..base import BaseStore, Filters
 from ..flows import mailing

@@ -8,9 +8,9 @@ from itertools import groupby
 
 import msgspec
 
-from ...model.admission import Admission, WantedRuns
-from ...model.claiming import first_records
+from ...model.rate_limiter import Admission, WantedRuns
 from ...model.records import Claimed, Lane, StepRecord, Tries
+from ...model.transitions.claim import first_records
 from ...settings import SUSPECT_LOSSES, Settings
 from ..flows.limiting import claim_limited
 from ..protocol import NOTHING

@@ -10,8 +10,7 @@ from __future__ import annotations
 import sqlite3
 
 from ...model import status
-from ...model.batches import Batch, FlushAnswer
-from ...model.records import Transition
+from ...model.records import Batch, FlushAnswer, Transition
 from ..flows.flushing import flush as flush_moves
 from ..flows.leaving import tell
 from ..flows.recording import bar, find_earlier, record_beside, step_rows, steps_of

@@ -39,7 +39,7 @@ SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag, true AS read
 SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal' LIMIT ?);
 
 -- name: post
--- Mail left for a run that takes it (way_to_signal of model/waking.py), for a sweep to deliver. One statement, which
+-- Mail left for a run that takes it (way_to_signal of model/transitions/signals.py), for a sweep to deliver. One statement, which
 -- writes before anything was read: a transaction that reads first may find that it is not allowed to write any more.
 -- Mail to a dag run is for its steps.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)

@@ -10,7 +10,7 @@ import msgspec
 
 from ...model import status
 from ...model.records import Look, Mail, Mailbox
-from ...model.waking import way_to_signal
+from ...model.transitions.signals import way_to_signal
 from ..protocol import holds_all, mailbox_full
 from .wide import fetch_wide
 

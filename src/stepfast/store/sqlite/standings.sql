@@ -1,5 +1,5 @@
 -- Where runs stand: read, decided by the functions of model/, and written back, in the writer's transaction. {standing} are
--- the columns of a standing, in its order (model/standing.py).
+-- the columns of a standing, in its order (model/run_state.py).
 
 -- name: lock_runs
 -- Runs by their ids. Nobody comes in between: there is nothing to lock.

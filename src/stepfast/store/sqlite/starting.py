@@ -1,4 +1,4 @@
-"""Starts: many rows of few shapes, all or none. Their first state is decided in ``model/beginning.py``."""
+"""Starts: many rows of few shapes, all or none. Their first state is decided in ``model/transitions/start.py``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from ...model.beginning import Beginning, begin, begin_alone
-from ...model.gate import Bound
 from ...model.ids import new_seed
+from ...model.queue_config import Bound
 from ...model.records import NewRun, RunShape
+from ...model.transitions.start import Beginning, begin, begin_alone
 from .wide import execute_wide, fetch
 
 Row = tuple[Any, ...]

@@ -17,7 +17,7 @@ from ...callers_thread import callers_thread, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
 from ...model.records import Answer, Mail, NewRun
-from ...model.waking import way_to_signal
+from ...model.transitions.signals import way_to_signal
 from .connections import is_busy
 from .guard import GuardedConnection
 from .mailing import post, post_to_step, refuse_if_full

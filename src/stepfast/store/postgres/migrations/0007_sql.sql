@@ -148,7 +148,7 @@ EXCEPTION WHEN data_exception THEN
 END
 $$;
 
--- What is wrong with a value, with its path, or null: `model/schema.py` in SQL, but for bounds and patterns.
+-- What is wrong with a value, with its path, or null: `model/payload_check.py` in SQL, but for bounds and patterns.
 CREATE FUNCTION {schema}.sql_misfit(value jsonb, rule jsonb, root jsonb, path text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,9 +1,4 @@
-"""The end of a dag step: what it means to the steps that come after it, and to the dag run.
-
-The row of a dag run counts the steps that are not settled yet (``pending``). The row of a step counts the dependencies
-it waits for, and how many of them completed (``met``). The graph says who may begin (``graph.py``); here that is
-counted, round by round, and turned into standings.
-"""
+"""What the end of a dag step means to the steps after it, and to its dag run."""
 
 from __future__ import annotations
 
@@ -13,9 +8,9 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from . import status
-from .graph import Decision, Graph, Settled, is_failure, summed
-from .standing import Standing, place_at
+from .. import status
+from ..graph import Decision, Graph, Settled, is_failure, summed
+from ..run_state import Standing, place_at
 
 Name = tuple[str, str]
 """A dag run, and a step of it."""

@@ -1,7 +1,4 @@
-"""A run's timer has gone off: it is ready, or it is late.
-
-Late is a run past its deadline, which is undone if there is something to undo, and one that nobody picked up in time.
-"""
+"""How a run goes on without its worker: its worker died, or its timer is due."""
 
 from __future__ import annotations
 
@@ -9,8 +6,39 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from . import status
-from .standing import Standing, place_at
+from .. import status
+from ..run_state import Standing, place_at
+
+
+def lose(run: Standing, recorded: bool, max_losses: int, error: str, now: int, number: int = 0) -> Standing:
+    """A run that names a dead worker is ready again, or, after too many of them, ends as a dead letter, which undoes
+    nothing. ``recorded``: whether its last claim made a record."""
+    losses = 1 if recorded else run.losses + 1
+    unrecorded = 1 if recorded else run.unrecorded_losses + 1
+    if losses < max_losses:
+        return replace(
+            run,
+            status=run.at_rest,
+            worker=None,
+            losses=losses,
+            unrecorded_losses=unrecorded,
+            place=place_at(now, number),
+            visible_at=run.deadline_at,
+        )
+    return replace(
+        run,
+        status=status.FAILED,
+        reason=status.REASON_LOST,
+        worker=None,
+        losses=losses,
+        unrecorded_losses=unrecorded,
+        asked=None,
+        place=None,
+        visible_at=None,
+        completed_at=now,
+        error=error,
+    )
+
 
 Due = Literal["ready", "deadline", "expired", "no"]
 

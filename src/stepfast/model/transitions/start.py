@@ -1,15 +1,15 @@
-"""How a run stands in its row when it is started: where it is, when it is due, and when it is late.
-
-Postgres has the same in the statements that start runs, because these are hot, and in the function for callers from
-SQL. A test holds them to these functions.
-"""
+"""How a run begins: its first state, and how a debounced start changes a run that waits for its start."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .records import NewRun, RunShape
-from .status import QUEUED, RUNNING, WAITING, WAITING_STEPS
+from msgspec.structs import replace
+
+from .. import status
+from ..records import NewRun, RunShape
+from ..run_state import Standing, place_at, sooner
+from ..status import QUEUED, RUNNING, WAITING, WAITING_STEPS
 
 
 class Beginning(NamedTuple):
@@ -63,3 +63,29 @@ def _begin_blocked(shape: RunShape, now: int) -> Beginning:
 
 def _deadline(shape: RunShape, now: int) -> int | None:
     return None if shape.deadline_ms is None else now + shape.deadline_ms
+
+
+class Debounce(NamedTuple):
+    """How long a run waits after the last start of its key; and after the first at most (None: however long)."""
+
+    wait_ms: int
+    max_ms: int | None = None
+
+    def due_at(self, first_at: int, now: int) -> int:
+        """When the run is due, if its key was started now, and for the first time then."""
+        due = now + self.wait_ms
+        return due if self.max_ms is None else min(due, first_at + self.max_ms)
+
+
+def put_off(run: Standing, first_at: int, now: int, debounce: Debounce, expires_ms: int | None) -> Standing:
+    """A run that no worker has claimed yet, started once more. One that is ready already is not any more, unless its
+    time is up. For how long it may stay unclaimed is counted anew."""
+    due = debounce.due_at(first_at, now)
+    late = None if expires_ms is None else max(due, now) + expires_ms
+    if run.status == status.PAUSED:
+        return replace(run, held_due=due, expires_at=late)
+    late_at = sooner(late, run.deadline_at)
+    if due > now:
+        return replace(run, place=None, visible_at=sooner(due, late_at), expires_at=late)
+    place = place_at(now, 1) if run.place is None else run.place
+    return replace(run, place=place, visible_at=late_at, expires_at=late)

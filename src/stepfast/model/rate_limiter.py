@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from .limits import Limits, Rate
+from .queue_config import Limits, Rate
 from .records import Claimed, Lane
-from .standing import sooner
+from .run_state import sooner
 
 
 class Candidate(NamedTuple):

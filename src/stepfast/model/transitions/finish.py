@@ -1,4 +1,4 @@
-"""A run leaves its worker: what the worker says of it meets what has come to its row meanwhile."""
+"""How a run leaves its worker: what the worker reports meets what has reached the row since the claim."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from . import status
-from .records import Transition
-from .standing import Standing, place_at, sooner
+from .. import status
+from ..records import Transition
+from ..run_state import Standing, place_at, sooner
 
 Way = Literal["ended", "ready", "paused", "later"]
 
@@ -125,3 +125,9 @@ def give_back(run: Standing, recorded: bool, now: int, number: int = 0) -> Stand
         losses=0 if recorded else run.losses,
         unrecorded_losses=0 if recorded else run.unrecorded_losses,
     )
+
+
+def gone_with(move: Transition) -> list[tuple[str, int]]:
+    """(branch, position) of the records that are deleted in the transaction of a transition: what the next attempt is
+    to make anew (if the run has ended, that is kept for an operator's retry), and what diverging code has made."""
+    return [*(move.forget if move.next_attempt else ()), *move.drop]

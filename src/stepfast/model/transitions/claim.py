@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from . import status
-from .records import StepRecord
-from .standing import Standing
+from .. import status
+from ..records import StepRecord
+from ..run_state import Standing
 
 
 def claim(run: Standing, worker: str, version: str, now: int) -> Standing:

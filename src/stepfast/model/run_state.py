@@ -1,29 +1,4 @@
-"""Where a run stands: the columns of its row that decisions are made from, and that they change.
-
-What becomes of a run is decided here, in ``model/``, and by nobody else: a standing and an event go in, the standing
-that follows comes out. A store reads the row under its lock, asks, and writes the answer, so that all databases come to
-the same end. Each event has a file:
-
-======================  ====================================================================================
-``leaving.py``          a run leaves its worker (ends, waits, is paused, is tried again), or is given back
-``cancelling.py``       cancel; and the open steps of a dag run that begins to fail
-``pausing.py``          pause and resume
-``rescheduling.py``     an operator moves the time at which a run is due, or its priority
-``reviving.py``         an operator's retry: of a run, of a dag run and its steps
-``waking.py``           signals and ends of children reach a run; which mail it has a use for
-``falling_due.py``      a sleeper is due; a deadline has passed; nobody picked the run up in time
-``losing.py``           the worker of a run died
-``settling.py``         the end of a dag step: what it means to the steps after it and to the dag run
-``claiming.py``         a worker takes a run
-``debouncing.py``       a debounced run is started once more before anybody has claimed it
-======================  ====================================================================================
-
-Three decisions are also written in SQL, because they are made thousands of times a second in one statement: a claim,
-the usual end of a run, and the usual signal. So is what ``stepfast.cancel``, ``resume``, ``reschedule`` and ``signal``
-refuse to callers from SQL, and which run takes a signal within a caller's transaction on SQLite, where the first
-statement has to write. Tests prove that the statements and the functions agree. How a new run stands is written by the
-statements that start it.
-"""
+"""The state of a run that decisions are made from: the columns of its row that transitions read and change."""
 
 from __future__ import annotations
 

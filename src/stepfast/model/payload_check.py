@@ -1,13 +1,10 @@
-"""Fields that would be lost: those of a value, or of a dict given in its place, that its annotation does not know.
-
-JSON is read back as the annotation says. A field it does not know would vanish without a word: one that was misspelt,
-or that of a subclass. Such values are refused where they come in. Records are read without these rules, so that a
-deploy that removes a field does no harm to what is stored.
-"""
+"""Checks of payloads: values that cannot be stored, fields that would be lost, and JSON against a stored schema."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import inspect
@@ -42,7 +39,7 @@ def unreadable(type_: Any) -> str | None:
         seen.add(id(info))
         if isinstance(info, inspect.CustomType) and not _is_known(info.cls):
             return str(getattr(info.cls, "__qualname__", info.cls))
-        waiting += _parts(info)
+        waiting += _type_parts(info)
     return None
 
 
@@ -50,7 +47,7 @@ def _is_known(kind: Any) -> bool:
     return kind is object or hasattr(kind, "model_validate")
 
 
-def _parts(info: Any) -> list[Any]:
+def _type_parts(info: Any) -> list[Any]:
     """The types within a type."""
     parts = [field.type for field in getattr(info, "fields", ())]
     parts += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
@@ -268,3 +265,209 @@ def model_keys(kind: Any) -> Iterable[str]:
     for name, field in kind.model_fields.items():
         yield name
         yield from {alias for alias in (field.alias, field.validation_alias) if isinstance(alias, str)}
+
+
+_Parts = Iterator[tuple[str, Any]]
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
+def find_not_finite(value: Any, plain: Callable[[Any], Any]) -> tuple[str, float] | None:
+    """The path of a NaN or an infinity, and the number. ``plain`` takes apart what is not of Python's own types."""
+    if _all_finite(value, plain):
+        return None
+
+    def wrong(part: Any) -> bool:
+        return isinstance(part, float) and not math.isfinite(part)
+
+    return _find(value, wrong) or _find(plain(value), wrong)
+
+
+def find_unfit(value: Any, encode: Callable[[Any], object]) -> tuple[str, Exception] | None:
+    """The path of the first part that ``encode`` refuses by itself, and its error."""
+    refused: list[Exception] = []
+
+    def unfit(part: Any) -> bool:
+        try:
+            encode(part)
+        except Exception as error:
+            refused.append(error)
+        return bool(refused)
+
+    found = _find(value, unfit)
+    return None if found is None else (found[0], refused[0])
+
+
+def _all_finite(value: Any, plain: Callable[[Any], Any]) -> bool:
+    """The usual answer, without a thought about paths, and without a copy of the value for the garbage collector."""
+    open_ = [value]
+    for part in open_:  # the list grows while it is read
+        kind = type(part)
+        if kind is float:
+            if not math.isfinite(part):
+                return False
+        elif kind is dict:
+            open_.extend(part.values())
+        elif kind is list or kind is tuple:
+            open_.extend(part)
+        elif kind not in _ATOMS:
+            open_.append(plain(part))
+    return True
+
+
+def _find(value: Any, wrong: Callable[[Any], bool]) -> tuple[str, Any] | None:
+    """The first atom that is wrong, in the order of writing. A container that is met again has been looked at."""
+    seen: set[int] = set()
+    path: list[str] = []
+    stack: list[_Parts] = [iter([("$", value)])]
+    while stack:
+        for name, part in stack[-1]:
+            parts = None if type(part) in _ATOMS else _parts(part)
+            if parts is None:
+                if wrong(part):
+                    return "".join([*path, name]), part
+            elif id(part) not in seen:
+                seen.add(id(part))
+                path.append(name)
+                stack.append(parts)
+                break
+        else:
+            stack.pop()
+            del path[-1:]
+    return None
+
+
+def _parts(value: Any) -> _Parts | None:
+    """The named parts of a container; None for an atom."""
+    if isinstance(value, dict):
+        return _items(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ((f"[{index}]", part) for index, part in enumerate(value))
+    fields = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", None)
+    if fields is None or isinstance(value, type):
+        return None
+    return ((f".{name}", getattr(value, name, None)) for name in fields)
+
+
+def _items(value: dict[Any, Any]) -> _Parts:
+    for key, part in value.items():
+        yield ".<key>", _Key(key) if isinstance(key, (tuple, frozenset)) else key
+        yield f".{key!s}".encode("utf-8", "replace").decode(), part
+
+
+class _Key:
+    """A key that is a container. It cannot be stored, though its parts could be: so it counts as one wrong atom."""
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def first_problem(value: Any, schema: dict[str, Any]) -> str | None:
+    """What is wrong with ``value``, with its path, or None if it fits."""
+    return next(_problems(value, schema, schema, "$"), None)
+
+
+def _problems(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str) -> Iterator[str]:
+    if "$ref" in schema:
+        yield from _problems(value, _resolve(schema["$ref"], root), root, path)
+    if "anyOf" in schema:
+        options = [next(_problems(value, option, root, path), None) for option in schema["anyOf"]]
+        if None not in options:
+            yield "; ".join(str(option) for option in options)
+    kinds = schema.get("type")
+    if kinds is not None and not _is_of(value, [kinds] if isinstance(kinds, str) else kinds):
+        yield f"Expected `{kinds}`, got `{_name(value)}` - at `{path}`"
+        return
+    if "enum" in schema and not any(_same(value, member) for member in schema["enum"]):
+        yield f"Invalid value {value!r}, expected one of {schema['enum']!r} - at `{path}`"
+    if "const" in schema and not _same(value, schema["const"]):
+        yield f"Invalid value {value!r}, expected {schema['const']!r} - at `{path}`"
+    if isinstance(value, dict):
+        yield from _object_problems(value, schema, root, path)
+    elif isinstance(value, list):
+        yield from _array_problems(value, schema, root, path)
+    elif isinstance(value, str):
+        yield from _string_problems(value, schema, path)
+    elif isinstance(value, (int, float)):
+        yield from _number_problems(value, schema, path)
+
+
+def _object_problems(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any], path: str) -> Iterator[str]:
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield f"Object missing required field `{name}` - at `{path}`"
+    properties = schema.get("properties", {})
+    extra = schema.get("additionalProperties", True)
+    for name, child in value.items():
+        if name in properties:
+            yield from _problems(child, properties[name], root, f"{path}.{name}")
+        elif extra is False:
+            hint = nearest(name, properties) or ";"
+            yield f"unknown field `{name}`{hint} there are {', '.join(properties) or 'none'} - at `{path}`"
+        elif isinstance(extra, dict):
+            yield from _problems(child, extra, root, f"{path}.{name}")
+
+
+def _array_problems(value: list[Any], schema: dict[str, Any], root: dict[str, Any], path: str) -> Iterator[str]:
+    if len(value) < schema.get("minItems", 0):
+        yield f"Expected at least {schema['minItems']} items - at `{path}`"
+    if len(value) > schema.get("maxItems", len(value)):
+        yield f"Expected at most {schema['maxItems']} items - at `{path}`"
+    prefix = schema.get("prefixItems", [])
+    items = schema.get("items", True)
+    for index, child in enumerate(value):
+        rule = prefix[index] if index < len(prefix) else items
+        if isinstance(rule, dict):
+            yield from _problems(child, rule, root, f"{path}[{index}]")
+
+
+def _string_problems(value: str, schema: dict[str, Any], path: str) -> Iterator[str]:
+    if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
+        yield f"Expected a `string` of another length - at `{path}`"
+    if "pattern" in schema and not re.search(schema["pattern"], value):
+        yield f"Expected a `string` matching {schema['pattern']!r} - at `{path}`"
+
+
+def _number_problems(value: float, schema: dict[str, Any], path: str) -> Iterator[str]:
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    outside = (
+        not low <= value <= high or (above is not None and value <= above) or (below is not None and value >= below)
+    )
+    if outside:
+        yield f"Expected a number within its bounds, got {value!r} - at `{path}`"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: to Python true is 1 as well."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _is_of(value: Any, kinds: list[str]) -> bool:
+    for kind in kinds:
+        if isinstance(value, _TYPES.get(kind, (object,))) and (kind == "boolean" or not isinstance(value, bool)):
+            return True
+        if kind == "integer" and isinstance(value, float) and value.is_integer():
+            return True
+    return False
+
+
+def _name(value: Any) -> str:
+    return next((name for name, types in _TYPES.items() if type(value) in types), type(value).__name__)
+
+
+def _resolve(ref: str, root: dict[str, Any]) -> dict[str, Any]:
+    node: Any = root
+    for part in ref.removeprefix("#/").split("/"):
+        node = node.get(part, {}) if isinstance(node, dict) else {}
+    return node if isinstance(node, dict) else {}

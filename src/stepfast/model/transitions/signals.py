@@ -1,4 +1,4 @@
-"""Mail reaches a run: signals, the ends of its children and of its remote steps. It is counted, and wakes who waits."""
+"""How messages reach a run: signals and ends of children and remote steps are counted, and wake a run that waits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from . import status
-from .standing import Standing, place_at, sooner
+from .. import status
+from ..run_state import Standing, place_at, sooner
 
 
 def wanted_mail(run: Standing) -> frozenset[str]:

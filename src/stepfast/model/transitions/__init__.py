@@ -1,0 +1,1 @@
+"""Transitions: what becomes of a run, decided by pure functions of its state and an event."""
