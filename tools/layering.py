@@ -123,7 +123,7 @@ class Violation(NamedTuple):
 
 
 class Import(NamedTuple):
-    module: str  # absolute, e.g. "stepfast.store.protocol"
+    module: str  # absolute, e.g. "stepfast.store.store"
     line: int
 
 

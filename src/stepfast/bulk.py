@@ -19,7 +19,7 @@ from .model.backoff import seconds
 from .model.bulk_actions import WISHES
 from .model.rows import RunRow
 from .run import Run
-from .store.brief import RowsHeld, brief
+from .store.lock_timeout import RowsHeld, brief
 
 _PAGE = 1000
 """Runs that one question finds."""

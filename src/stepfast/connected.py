@@ -19,7 +19,7 @@ from .nobody_serves import Lookout
 from .settings import Settings
 from .starter import Starter
 from .store import Store
-from .store.protocol import MissingRight
+from .store.store import MissingRight
 from .watcher import Watcher
 from .worker.carriage import Carriage
 from .worker.wakeups import Switchboard

@@ -23,7 +23,7 @@ from .model.queue_config import LimitKeywords, Rate, checked, encode
 from .model.records import NewRun, WorkerInfo
 from .model.rows import QueueDepth
 from .settings import Settings
-from .store.protocol import MissingRight
+from .store.store import MissingRight
 
 
 @dataclass(frozen=True, slots=True)

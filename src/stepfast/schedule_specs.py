@@ -20,7 +20,7 @@ from .model.records import NewRun
 from .model.schedules import TAG, ScheduleRow, ScheduleSpec, check_policies, made
 from .planning import Plan, Planner
 from .settings import Settings
-from .store.flows.scheduling import Make
+from .store.flows.schedules import Make
 
 if TYPE_CHECKING:
     from .connected import Connected

@@ -21,7 +21,7 @@ from .run import Run
 from .schedule_info import ScheduleInfo, schedule_info
 from .schedule_specs import DeclaredSchedules
 from .settings import Settings
-from .store.flows.scheduling import FoundSchedule
+from .store.flows.schedules import FoundSchedule
 from .worker.clockwork import REAL
 from .worker.patience import patiently
 

@@ -14,7 +14,7 @@ from .model.records import NewRun
 from .model.transitions.start import Debounce
 from .settings import Settings
 from .store import Store
-from .store.protocol import KeysHeld
+from .store.store import KeysHeld
 from .worker.patience import patiently
 from .worker.wakeups import Switchboard, started_lanes
 

@@ -15,7 +15,7 @@ from .engine.options import Seconds
 from .errors import ConfigurationError
 from .model.backoff import seconds
 from .model.percentiles import percentile
-from .store.statistics import Failures, Sample, Took
+from .store.store import Failures, Sample, Took
 
 _RUNS = 20_000
 """So many of the newest runs are looked at for what has ended."""

@@ -19,7 +19,7 @@ from .model.rows import Outcome
 from .model.status import COMPENSATED
 from .settings import Settings
 from .store import Store
-from .store.protocol import Wakeups
+from .store.store import Wakeups
 from .worker.wakeups import Switchboard
 
 _FIRST = 0.01

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast.store.statements import load_migrations
+from stepfast.store.sql import load_migrations
 from stepfast.telling.words import listed
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene

@@ -13,7 +13,7 @@ import pytest
 
 from stepfast import Settings, Stepfast, bulk
 from stepfast.console import console
-from stepfast.store.brief import RowsHeld, brief
+from stepfast.store.lock_timeout import RowsHeld, brief
 from stepfast.watching import auditing
 from tests.console.conftest import JSON, OWN, TOKEN, browse
 

@@ -74,7 +74,7 @@ def news(page: httpx.Response) -> str:
 async def test_a_tab_is_told_when_something_has_happened_to_its_run(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.store.remembered._TIMES", 0)  # nothing is kept because it took long
+    monkeypatch.setattr("stepfast.store.readonly._TIMES", 0)  # nothing is kept because it took long
     async with shop(shared_url) as app:
         run, other = await app.start("order", "tea"), await app.start("order", "milk")
         await app.drain()
@@ -117,7 +117,7 @@ async def test_lists_are_told_of_new_runs_and_scripts_of_nothing() -> None:
 async def test_a_page_of_answers_that_are_older_than_the_news_has_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody had asked before the change was seen, and the page shows what they were told: the tab asks again. So it
     does as long as that answer is given because it took long to find."""
-    monkeypatch.setattr("stepfast.store.remembered._TIMES", 1000)
+    monkeypatch.setattr("stepfast.store.readonly._TIMES", 1000)
     app = shop("sqlite://")
     async with app:
         run = await app.start("order", "tea")

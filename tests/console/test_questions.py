@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepfast.console import console
-from stepfast.store.sqlite.glancing import SqliteGlance
+from stepfast.store.sqlite.store import SqliteGlance
 from stepfast.watching.onlooker import glance_of
 from tests.console.conftest import TOKEN, browse, shop
 from tests.worker.test_plans import LIFELONG, NOT_HOT

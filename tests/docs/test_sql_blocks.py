@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from stepfast import Context, NonRetryableError, Settings, Stepfast
-from stepfast.store.statements import split_script, split_statements
+from stepfast.store.sql import split_script, split_statements
 from tests.docs.pages import Block, all_blocks
 
 pytestmark = pytest.mark.empty

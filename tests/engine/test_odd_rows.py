@@ -19,7 +19,7 @@ from stepfast.cli import cli
 from stepfast.console import console
 from stepfast.model.ids import new_id
 from stepfast.model.records import WorkerInfo
-from stepfast.store.audit import Deed
+from stepfast.store.store import Deed
 from stepfast.telling.doctor import examine
 from stepfast.telling.explaining import explain
 from stepfast.worker.worker import Worker

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast
 from stepfast.cli import cli
 from stepfast.store.migrations import Migration, made_by
-from stepfast.store.postgres.roles import OPERATING, Roles
-from stepfast.store.postgres.schema import Schema
+from stepfast.store.postgres.schema import OPERATING, Roles, Schema
 from stepfast.telemetry import Observer, Sending, metrics_text
 from tests.store.scene import signal
 from tests.support.engine import PATIENCE

@@ -22,12 +22,13 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, Mail
 from stepfast.model.status import TERMINAL
 from stepfast.model.transitions import finish
-from stepfast.store.flows import flushing as flow
-from stepfast.store.flows.leaving import tell
-from stepfast.store.flows.recording import record
-from stepfast.store.postgres import claiming, connections, ctx_transaction, driving, flushing
+from stepfast.store.flows import flush as flow
+from stepfast.store.flows.flush import record, tell
+from stepfast.store.postgres import claims as postgres_claims
+from stepfast.store.postgres import connections, ctx_transaction, driver
+from stepfast.store.postgres import flush as postgres_flush
 from stepfast.store.postgres.store import PostgresStore
-from stepfast.store.sqlite import flushing as sqlite_flushing
+from stepfast.store.sqlite import flush as sqlite_flushing
 from stepfast.store.sqlite.store import SqliteStore
 from stepfast.worker import heartbeat
 from stepfast.worker.worker import Worker
@@ -50,12 +51,12 @@ def freeze_inside_flush(_: Arguments) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         yield from record(batch, answer)
 
-    flow.record = frozen  # type: ignore[attr-defined]
+    flow.record = frozen
 
 
 def freeze_inside_claim(_: Arguments) -> None:
     """The process stops while a large claim is sent to it, with more under way than the buffers hold."""
-    take = claiming.Claims._take
+    take = postgres_claims.Claims._take
     done: list[str] = []
 
     async def frozen(self: Any, *arguments: Any) -> Any:
@@ -72,7 +73,7 @@ def freeze_inside_claim(_: Arguments) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         transport.resume_reading()
 
-    claiming.Claims._take = frozen  # type: ignore[assignment, method-assign]
+    postgres_claims.Claims._take = frozen  # type: ignore[assignment, method-assign]
 
 
 def hear_late(_: Arguments) -> None:
@@ -163,7 +164,7 @@ def cancel_before_start(arguments: Arguments) -> None:
 
 def die_after_the_end_of_a_child(_: Arguments) -> None:
     """The process dies right after the commit that ends a child."""
-    usual, mixed = flushing.Flusher._flush_usual, flushing.Flusher._flush_mixed
+    usual, mixed = postgres_flush.Flusher._flush_usual, postgres_flush.Flusher._flush_mixed
     sqlite_flush = SqliteStore.flush
 
     def die(batch: Batch) -> None:
@@ -186,8 +187,8 @@ def die_after_the_end_of_a_child(_: Arguments) -> None:
         die(batch)
         return answer
 
-    flushing.Flusher._flush_mixed = flush  # type: ignore[method-assign]
-    flushing.Flusher._flush_usual = flush_usual  # type: ignore[method-assign]
+    postgres_flush.Flusher._flush_mixed = flush  # type: ignore[method-assign]
+    postgres_flush.Flusher._flush_usual = flush_usual  # type: ignore[method-assign]
     SqliteStore.flush = flush_sqlite  # type: ignore[method-assign]
 
 
@@ -199,7 +200,7 @@ def die_while_taking(_: Arguments) -> None:
         if any(entry.takes for entry in batch.joint):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    flow.record = recorded  # type: ignore[attr-defined]
+    flow.record = recorded
 
 
 def die_before_recording(_: Arguments) -> None:
@@ -259,7 +260,7 @@ def without_token(_: Arguments) -> None:
 
 def without_joint_ends(_: Arguments) -> None:
     """Parents are told of the ends of their children in a transaction of its own, after the one that ended them."""
-    flush, is_usual, untold = flushing.Flusher.flush, flushing._is_usual, list[Any]()
+    flush, is_usual, untold = postgres_flush.Flusher.flush, postgres_flush._is_usual, list[Any]()
 
     def none_tells(batch: Batch, columns: Any) -> bool:
         return is_usual(batch, columns) and not any(move.child for move in batch.transitions)
@@ -275,15 +276,15 @@ def without_joint_ends(_: Arguments) -> None:
                 await self._driver.join(connection, tell(untold.pop(), answer))
         return answer
 
-    flushing._is_usual = none_tells
-    flow.tell = tell_later  # type: ignore[assignment, attr-defined]
+    postgres_flush._is_usual = none_tells
+    flow.tell = tell_later  # type: ignore[assignment]
     sqlite_flushing.tell = tell_later  # type: ignore[assignment, attr-defined]
-    flushing.Flusher.flush = flush_and_tell  # type: ignore[method-assign]
+    postgres_flush.Flusher.flush = flush_and_tell  # type: ignore[method-assign]
 
 
 def without_joint_take(arguments: Arguments) -> None:
     """Signals are taken in a transaction of its own, before the one that records them."""
-    answer = driving.Driver._answer
+    answer = driver.Driver._answer
 
     async def take_first(self: Any, connection: Any, request: Any) -> Any:
         if getattr(request, "name", None) == "take_mail":
@@ -292,7 +293,7 @@ def without_joint_take(arguments: Arguments) -> None:
             await apart.close()
         return await answer(self, connection, request)
 
-    driving.Driver._answer = take_first  # type: ignore[method-assign]
+    driver.Driver._answer = take_first  # type: ignore[method-assign]
 
 
 def without_transaction_fence(_: Arguments) -> None:
@@ -320,7 +321,7 @@ def without_bar(_: Arguments) -> None:
     def bar(*_: Any) -> Any:
         yield from ()
 
-    flow.bar = bar  # type: ignore[assignment, attr-defined]
+    flow.bar = bar  # type: ignore[assignment]
     sqlite_flushing.bar = bar  # type: ignore[assignment, attr-defined]
 
 

@@ -13,7 +13,7 @@ from stepfast.carrying import begun_elsewhere
 from stepfast.cli.graphs import write_standing
 from stepfast.cli.steps import write_steps
 from stepfast.remote_reports import with_claims
-from stepfast.store.remote_port import RemoteStepStore
+from stepfast.store.store import RemoteStepStore
 from stepfast.telling.explaining import explain
 from stepfast.telling.why import why
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined

@@ -14,7 +14,7 @@ import pytest
 from stepfast import Context, InvalidState, ScheduleNotFound, Stepfast
 from stepfast.errors import ConfigurationError, ContextMisuse, InvalidInput, UnknownOption, UnknownWorkflow
 from stepfast.model.schedules import Missed, ScheduleRow
-from stepfast.store.flows.scheduling import Make
+from stepfast.store.flows.schedules import Make
 from tests.engine.conftest import MakeApp
 from tests.schedules.conftest import PassBy
 from tests.store.scene import Rows

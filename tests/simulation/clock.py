@@ -15,13 +15,13 @@ from typing import Any
 from stepfast import run, schedule_specs, scheduling, watcher
 from stepfast.engine.clock import Timer
 from stepfast.model import ids
-from stepfast.store.sqlite import guard
+from stepfast.store.sqlite import ctx_transaction
 from stepfast.worker.clockwork import Clockwork, Pool
 from tests.faults import bystanders, graphs, ledger, remote_workload
 from tests.simulation.loop import EPOCH, Process, SimLoop, current_process
 from tests.simulation.threads import SimBell, SimPool, SimThread, sleep
 
-_ASK_THE_MACHINE = (ids, run, schedule_specs, scheduling, watcher, guard)
+_ASK_THE_MACHINE = (ids, run, schedule_specs, scheduling, watcher, ctx_transaction)
 """Modules that take the time from the machine: how long a caller waits is real time."""
 
 

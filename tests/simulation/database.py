@@ -12,11 +12,9 @@ from typing import Any
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store.sqlite.connections import GIVEN_NOW
-from stepfast.store.sqlite.guard import GuardedConnection
-from stepfast.store.sqlite.jobs import T, Work
+from stepfast.store.sqlite.ctx_transaction import GuardedConnection
 from stepfast.store.sqlite.store import SqliteStore
-from stepfast.store.sqlite.threads import ConnectionThread
-from stepfast.store.sqlite.writer import Writer
+from stepfast.store.sqlite.writer import ConnectionThread, T, Work, Writer
 from tests.faults import audit
 from tests.simulation.loop import EPOCH, Process, SimLoop
 
@@ -45,7 +43,7 @@ class InlineWriter(Writer):
     """The writer without a thread: what has gathered is served in a turn of the database's own process."""
 
     def __init__(self, loop: SimLoop, process: Process, connection: sqlite3.Connection, settings: Settings) -> None:
-        from stepfast.store.sqlite.troubles import Troubles
+        from stepfast.store.sqlite.errors import Troubles
 
         super().__init__(
             "writer", lambda: connection, Troubles(None, "stepfast", settings.command_timeout), 1.0,

@@ -13,9 +13,11 @@ from unittest import mock
 from stepfast.engine import holding, ledger, step_call, undo, waits
 from stepfast.engine.execution import Execution
 from stepfast.model.transitions import dag, finish
-from stepfast.store.flows import flushing as flow
-from stepfast.store.flows import limiting, sweeping
-from stepfast.store.sqlite import claiming, flushing
+from stepfast.store.flows import flush as flow
+from stepfast.store.flows import limits as flows_limits
+from stepfast.store.flows import sweep
+from stepfast.store.sqlite import claims as sqlite_claims
+from stepfast.store.sqlite import flush
 from stepfast.store.sqlite.store import SqliteStore
 from stepfast.worker import duties, vigil
 
@@ -31,7 +33,7 @@ def swapped(owner: Any, name: str, value: Any, create: bool = False) -> Any:
 def fence() -> Iterator[None]:
     """Whoever writes is believed: by the short way of the usual freight, and by the flow."""
     with (
-        swapped(flushing, "_passing", lambda batch, claims, answer: batch),
+        swapped(flush, "_passing", lambda batch, claims, answer: batch),
         rewritten("fence", "r.worker IS ?1 AND r.claim = f.claim", "?1 IS NOT NULL"),
         rewritten("fence", "r.claim,", "f.claim,"),
     ):
@@ -45,12 +47,12 @@ def wakes() -> Any:
 
 def token() -> Any:
     """A claim whose reply was lost is not asked for again."""
-    taken = claiming.Claims._taken
+    taken = sqlite_claims.Claims._taken
 
     def forgotten(self: Any, database: Any, worker: str, token: int, known: Any) -> Any:
         return taken(self, database, worker, token, known) if known else []
 
-    return swapped(claiming.Claims, "_taken", forgotten)
+    return swapped(sqlite_claims.Claims, "_taken", forgotten)
 
 
 @contextlib.contextmanager
@@ -94,12 +96,12 @@ def take() -> Any:
 @contextlib.contextmanager
 def parents() -> Iterator[None]:
     """Nobody tells a parent how its child ended."""
-    tell = vars(flushing)["tell"]
+    tell = vars(flush)["tell"]
 
     def told(moves: Any, answer: Any) -> Any:
         yield from tell([move for move in moves if not move.child], answer)
 
-    with swapped(flushing, "tell", told), swapped(flow, "tell", told):
+    with swapped(flush, "tell", told), swapped(flow, "tell", told):
         yield
 
 
@@ -130,33 +132,33 @@ def reverse() -> Any:
 
 def history() -> Any:
     """A claim leaves out the last record of a run."""
-    bring = claiming.Claims._bring_records
+    bring = sqlite_claims.Claims._bring_records
 
     def fewer(self: Any, database: Any, run: Any) -> None:
         bring(self, database, run)
         if run.records:
             run.records.pop()
 
-    return swapped(claiming.Claims, "_bring_records", fewer)
+    return swapped(sqlite_claims.Claims, "_bring_records", fewer)
 
 
 def limits() -> Any:
     """What workers hold does not count for the limit of a queue."""
-    usage = vars(limiting)["_usage"]
+    usage = vars(flows_limits)["_usage"]
 
     def generous(gate: Any) -> Any:
         found = yield from usage(gate)
         found.whole = found.whole._replace(running=0)
         return found
 
-    return swapped(limiting, "_usage", generous)
+    return swapped(flows_limits, "_usage", generous)
 
 
 @contextlib.contextmanager
 def due() -> Iterator[None]:
     """A sleeper is woken a second before its time."""
-    was = vars(sweeping)["due"]
-    early = swapped(sweeping, "due", lambda run, now: was(run, now + 1000))
+    was = vars(sweep)["due"]
+    early = swapped(sweep, "due", lambda run, now: was(run, now + 1000))
     with early, rewritten("lock_due", "<= stepfast_now()", "<= stepfast_now() + 1000"):
         yield
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepfast.store.postgres.columns import ids, numbers, texts
+from stepfast.store.postgres.flush import ids, numbers, texts
 from tests.store.scene import Scene, step
 
 AWKWARD = st.sampled_from(["", "\x1f", "\x1e", "a\x1fb", "{}", ",", '"', "\\", "NULL", "null", "ä€😀", "\n"])

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from stepfast.store import statements
+from stepfast.store import sql as store_sql
+from stepfast.store.sqlite.bulk_rows import execute_wide
+from stepfast.store.sqlite.connections import OwnConnection
 from stepfast.store.sqlite.dialect import older, translate
-from stepfast.store.sqlite.parameters import OwnConnection
-from stepfast.store.sqlite.wide import execute_wide
 
 DATABASES = ("stepfast.store.postgres", "stepfast.store.sqlite")
 
@@ -116,35 +116,35 @@ def test_what_writes_takes_rows_of_values(
 
 @pytest.mark.parametrize("database", DATABASES)
 def test_no_statement_is_shared_and_written_by_a_database_as_well(database: str) -> None:
-    shared = {name for file in statements.FILES for name in names_of_shared(file)}
+    shared = {name for file in store_sql.FILES for name in names_of_shared(file)}
     assert shared
     assert names_in(database) & shared == set()
 
 
 def names_of_shared(file: str) -> list[str]:
     """The names of the statements in a file that all databases share."""
-    path = statements.SHARED / file
+    path = store_sql.SHARED / file
     return re.findall(r"^-- name: (\w+)$", path.read_text(), re.MULTILINE) if path.is_file() else []
 
 
 def test_every_shared_file_is_read() -> None:
-    assert {file.name for file in statements.SHARED.iterdir()} <= set(statements.FILES)
+    assert {file.name for file in store_sql.SHARED.iterdir()} <= set(store_sql.FILES)
 
 
 def test_a_name_in_both_places_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "SHARED", resources.files("stepfast.store.sqlite"))
+    monkeypatch.setattr(store_sql, "SHARED", resources.files("stepfast.store.sqlite"))
     with pytest.raises(ValueError, match=r"shared by all databases, and in .*\.sqlite as well: .*\bstart\b"):
-        statements.load_all("stepfast.store.sqlite", {"prefix": "a_name_in_both_places_"})
+        store_sql.load_all("stepfast.store.sqlite", {"prefix": "a_name_in_both_places_"})
 
 
 @pytest.mark.parametrize("database", DATABASES)
 def test_nothing_of_another_dialect_is_left(database: str) -> None:
     """What a rule does not know would only be found by whoever asks for it."""
     if database.endswith("sqlite"):
-        texts = statements.load_all(database, {"prefix": "s_", "join": "CROSS JOIN"}, translate)
+        texts = store_sql.load_all(database, {"prefix": "s_", "join": "CROSS JOIN"}, translate)
         strange = r"\$\d|::|\{schema\}|\bunnest\(|= ANY\(|\bLATERAL\b|\bGREATEST\(|\bLEAST\("
     else:
-        texts = statements.load_all(database, {"schema": '"s"', "join": "JOIN"})
+        texts = store_sql.load_all(database, {"schema": '"s"', "join": "JOIN"})
         strange = r"\?\d|\{prefix\}|\bjson_each\(|\bINDEXED BY\b"
     bare = {name: re.sub(r"--[^\n]*", "", text) for name, text in texts.items()}
     assert [name for name, text in bare.items() if re.search(strange, text)] == []

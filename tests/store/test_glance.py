@@ -11,8 +11,8 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.model.rows import Definition
-from stepfast.store.base import Filters
-from stepfast.store.glance import BaseGlance, FoundRuns, TookTooLong
+from stepfast.store.queries import Filters
+from stepfast.store.readonly import BaseGlance, FoundRuns, TookTooLong
 from tests.store.conftest import only_on
 from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, failed, failed_try, joint, signal, step, waiting

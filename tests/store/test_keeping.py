@@ -10,7 +10,7 @@ import pytest
 from stepfast.model.records import Claimed, NewRun, RunShape
 from stepfast.model.retention import Keep, Removal, needed_by
 from stepfast.store import Store
-from stepfast.store.flows.removing import DEPENDENT
+from stepfast.store.flows.retention import DEPENDENT
 from tests.store.conftest import Stores, only_on
 from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import (

@@ -251,7 +251,7 @@ async def test_each_key_has_a_limit_of_its_own(scene: Scene) -> None:
 async def test_a_run_without_a_key_is_found_behind_a_backlog_with_keys(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.store.flows.limiting._UNKEYED", 3)
+    monkeypatch.setattr("stepfast.store.flows.limits._UNKEYED", 3)
     ids = await scene.start_many(8, concurrency_key="a")
     free = await scene.start()
     await scene.rows.shift(free, "place", 1_000_000)
@@ -291,7 +291,7 @@ async def test_limits_of_keys_and_of_the_queue_hold_together(scene: Scene) -> No
 
 
 async def test_claims_go_on_behind_the_keys_that_were_looked_at(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepfast.store.flows.limiting._KEYS", 3)
+    monkeypatch.setattr("stepfast.store.flows.limits._KEYS", 3)
     for key in "abcdefgh":
         await scene.start(concurrency_key=key)
         await scene.start(concurrency_key=key)
@@ -306,7 +306,7 @@ async def test_claims_go_on_behind_the_keys_that_were_looked_at(scene: Scene, mo
 
 
 async def test_the_keys_of_several_workflows(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepfast.store.flows.limiting._KEYS", 2)
+    monkeypatch.setattr("stepfast.store.flows.limits._KEYS", 2)
     for workflow in ("order", "mail"):
         for key in "abc":
             await scene.start(workflow, queue="both", concurrency_key=key)

@@ -8,7 +8,7 @@ from stepfast import Context, Stepfast
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store.postgres import PostgresStore
-from stepfast.store.postgres.arrays import know_arrays
+from stepfast.store.postgres.connections import know_arrays
 
 SCRIPTS = ("script_head", "script_tail")
 """Several statements in one, for people; a migration is such a script, and this database was made by one."""

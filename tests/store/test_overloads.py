@@ -12,12 +12,10 @@ import pytest
 
 import stepfast
 from stepfast import Context, Stepfast
-from stepfast.store.flows.columns import standing_columns
+from stepfast.store.flows.base import standing_columns
 from stepfast.store.postgres import PostgresStore
-from stepfast.store.postgres.arrays import know_arrays
-from stepfast.store.postgres.catalogue import SEARCH_PATH, qualify
-from stepfast.store.postgres.connections import Connector
-from stepfast.store.statements import load_all, load_migrations
+from stepfast.store.postgres.connections import SEARCH_PATH, Connector, know_arrays, qualify
+from stepfast.store.sql import load_all, load_migrations
 from tests.support.engine import PATIENCE
 from tests.support.overloads import USED, overloads
 

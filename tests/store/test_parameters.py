@@ -12,7 +12,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.store.sqlite import SqliteStore
-from stepfast.store.sqlite.parameters import TAKES_NUMBERS_FOR_NAMES, OwnConnection, _without_numbers, without_numbers
+from stepfast.store.sqlite.connections import TAKES_NUMBERS_FOR_NAMES, OwnConnection, _without_numbers, without_numbers
 from tests.store.scene import Rows
 
 

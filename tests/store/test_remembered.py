@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.store.remembered import Remembered
+from stepfast.store.readonly import Remembered
 
 
 class Source:
@@ -41,7 +41,7 @@ async def test_an_answer_holds_for_a_moment_and_one_asks_for_all() -> None:
 async def test_what_took_long_holds_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question takes a twentieth of the time of one connection at most."""
     now = 0.0
-    monkeypatch.setattr("stepfast.store.remembered.time.monotonic", lambda: now)
+    monkeypatch.setattr("stepfast.store.readonly.time.monotonic", lambda: now)
     memory, asked = Remembered(1), 0
 
     async def slow() -> int:

@@ -13,7 +13,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import NewRun
 from stepfast.model.schedules import ScheduleRow, ScheduleSpec
 from stepfast.store import Store
-from stepfast.store.flows.scheduling import Fired, Shot
+from stepfast.store.flows.schedules import Fired, Shot
 from tests.store.scene import MINUTE, Scene, completed, new_run
 
 GRACE = MINUTE

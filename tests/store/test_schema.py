@@ -14,7 +14,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
-from stepfast.store.statements import load_migrations, split_statements
+from stepfast.store.sql import load_migrations, split_statements
 from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import Rows
 from tests.support.nursery import crowd

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from stepfast.model.records import Batch, Claimed, Entry, FlushAnswer, StepDone, StepWith
-from stepfast.store.flows.flushing import flush
+from stepfast.store.flows.flush import flush
 from stepfast.store.postgres import PostgresStore
 from stepfast.store.sqlite import SqliteStore
-from stepfast.store.sqlite import flushing as sqlite_flushing
+from stepfast.store.sqlite import flush as sqlite_flushing
 from tests.store.conftest import EVERYWHERE
 from tests.store.scene import (
     Scene,

@@ -17,10 +17,10 @@ import pytest
 from stepfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
+from stepfast.store.sql import load_all
 from stepfast.store.sqlite import SqliteStore
 from stepfast.store.sqlite.dialect import older
 from stepfast.store.sqlite.writer import Writer
-from stepfast.store.statements import load_all
 from tests.store.scene import Rows, Scene, new_run, step
 from tests.support.nursery import crowd
 

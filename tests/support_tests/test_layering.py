@@ -21,7 +21,7 @@ def violations(tmp_path: Path, module: str, source: str) -> list[str]:
         ("app.py", "from stepfast.worker.claimer import Claimer"),
         ("__init__.py", "from stepfast.app import Stepfast\nfrom stepfast.run import Run"),
         ("cli/runs.py", "from stepfast.app import Stepfast\nfrom stepfast import settings"),
-        ("worker/claimer.py", "from stepfast.engine import context\nimport stepfast.store.protocol"),
+        ("worker/claimer.py", "from stepfast.engine import context\nimport stepfast.store.store"),
         (
             "engine/matching.py",
             "from ..store import protocol\nfrom ..errors import StepfastError\nfrom . import context",

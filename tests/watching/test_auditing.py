@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import InvalidInput, Stepfast
 from stepfast.errors import DatabaseUnavailable, InvalidState
-from stepfast.store.audit import AuditLine
+from stepfast.store.store import AuditLine
 from stepfast.watching.auditing import audited, deed, line_shape
 from tests.engine.conftest import MakeApp
 

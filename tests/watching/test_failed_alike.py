@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from stepfast import Context, step
-from stepfast.store.statistics import Alike
+from stepfast.store.store import Alike
 from stepfast.watching.onlooker import glance_of
 from tests.watching.conftest import MakeApp
 

@@ -11,7 +11,7 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
-from stepfast.store.protocol import Wakeups
+from stepfast.store.store import Wakeups
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeApp, MakeProcess
@@ -38,7 +38,7 @@ async def hearing(app: Stepfast) -> None:
 @only_postgres
 async def test_a_word_that_comes_late_is_heard_all_the_same(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy server is no pooler: whoever gave up waiting for its own word would poll for as long as it lives."""
-    monkeypatch.setattr("stepfast.store.postgres.listening._PATIENCE", 0)
+    monkeypatch.setattr("stepfast.store.postgres.notifications._PATIENCE", 0)
     app = make_app(HARDLY_EVER)
     echo_on(app)
     async with app.worker():

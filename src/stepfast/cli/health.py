@@ -7,7 +7,7 @@ import typer
 from ..app import Stepfast
 from ..errors import DatabaseUnavailable
 from ..model.records import WorkerInfo
-from ..store.protocol import Check
+from ..store.store import Check
 from ..telling.doctor import check_shape, examine, unreachable
 from ..telling.words import lasting
 from ..telling.workers import queues_of, worker_name, worker_shape

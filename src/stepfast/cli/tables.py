@@ -13,7 +13,7 @@ from ..model.records import WorkerInfo
 from ..model.urls import redact
 from ..store import Store, open_store
 from ..store.migrations import refuse_too_new
-from ..store.protocol import SchemaState
+from ..store.store import SchemaState
 from ..telling.words import count, lasting, listed
 from ..telling.workers import live_workers, worker_name
 from .exits import FAILED

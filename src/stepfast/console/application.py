@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable
-from ..store.remembered import SIGHT, Sight
+from ..store.readonly import SIGHT, Sight
 from ..watching.auditing import audited
 from . import refusing, routes
 from .access import Auth, Door, OwnDoor, TokenDoor

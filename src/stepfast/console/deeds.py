@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from ..store.audit import Deed
+from ..store.store import Deed
 from ..watching.auditing import deed
 from .filters import Filters
 from .groups import FIELDS

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ..app import Stepfast
-from ..store.remembered import Remembered
+from ..store.readonly import Remembered
 from ..telling.sealed import Lenient
 from ..watching.hour import Hour
 from ..watching.news import end_news

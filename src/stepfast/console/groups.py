@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..store.statistics import Alike
+from ..store.store import Alike
 from ..telling.words import span
 from ..watching.onlooker import glance_of
 from .refusals import Refused

@@ -19,7 +19,7 @@ from ..listing import ListKeywords
 from ..model import status
 from ..model.ids import new_id
 from ..run import Run
-from ..store.audit import DONE, FAILED, INTERRUPTED
+from ..store.store import DONE, FAILED, INTERRUPTED
 from ..telling.words import count
 from .refusals import Refused
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..store.remembered import SIGHT
+from ..store.readonly import SIGHT
 from ..watching.news import LISTS, Print, news_of
 
 if TYPE_CHECKING:

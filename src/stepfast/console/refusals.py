@@ -16,7 +16,7 @@ from ..errors import (
     SchemaError,
     UnknownWorkflow,
 )
-from ..store.glance import TookTooLong
+from ..store.readonly import TookTooLong
 from ..watching.auditing import MayBeDone, NothingDone
 
 

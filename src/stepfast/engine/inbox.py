@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from ..model import status
 from ..model.records import Look, Mail, Mailbox
-from ..store.protocol import holds_all
+from ..store.store import holds_all
 
 Waiter = asyncio.Future[Mail | None]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from ..cancellation import insist, requests
 from ..errors import ConfigurationError, SchemaError
 from ..settings import Settings
-from ..store.protocol import MissingRight
+from ..store.store import MissingRight
 from .names import check_prefix
 from .transport_url import MYSQL, POSTGRES, TransportUrl, parse_transport_url
 

@@ -9,7 +9,7 @@ from ..documents import cite
 from ..errors import ConfigurationError
 from ..model.urls import DatabaseUrl
 from ..settings import Settings
-from .protocol import Store
+from .store import Store
 
 __all__ = ["Store", "open_store", "pool_url"]
 

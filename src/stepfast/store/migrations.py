@@ -10,8 +10,8 @@ import re
 from typing import NamedTuple
 
 from ..errors import SchemaError
-from .protocol import SchemaState
-from .statements import fill, load_migrations
+from .sql import fill, load_migrations
+from .store import SchemaState
 
 
 class Migration(NamedTuple):

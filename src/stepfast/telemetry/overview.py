@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..model.health import claiming_workers, serves_any
 from ..model.queue_config import Gate
 from ..model.records import WorkerInfo
-from ..store.census import Census
+from ..store.store import Census
 
 if TYPE_CHECKING:
     from ..store import Store

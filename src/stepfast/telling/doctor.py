@@ -16,9 +16,8 @@ from ..model.rows import Definition
 from ..model.schedules import ScheduleRow
 from ..model.urls import redact, scrub
 from ..store import Store
-from ..store.census import LONG_AT_WORK, AtWork
 from ..store.migrations import refuse_missing, refuse_too_new
-from ..store.protocol import Check
+from ..store.store import LONG_AT_WORK, AtWork, Check
 from ..telemetry.overview import MOST
 from .words import count, lasting, listed
 from .workers import at_work_in_words, claiming_workers, live_workers, serves, worker_name

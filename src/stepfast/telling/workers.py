@@ -9,7 +9,7 @@ from ..model.health import claiming_workers, serves, serves_queue
 from ..model.moments import moment
 from ..model.records import WorkerInfo
 from ..reports import ExecutedBy
-from ..store.census import AtWork
+from ..store.store import AtWork
 from .words import lasting
 
 __all__ = [

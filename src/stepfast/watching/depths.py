@@ -11,7 +11,7 @@ from ..model.queue_config import Gate
 from ..model.records import WorkerInfo
 from ..model.rows import QueueDepth
 from ..queues import QueueInfo, queue_info
-from ..store.glance import BaseGlance
+from ..store.readonly import BaseGlance
 from .onlooker import glance_of
 
 MOST = 10_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..app import Stepfast
 from ..reports import RunInfo, listed_info
-from ..store.glance import BaseGlance
+from ..store.readonly import BaseGlance
 from .onlooker import glance_of
 
 DEEP = 4

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from ..app import Stepfast
 from ..connected import Connected
 from ..errors import AppClosed, StepfastError, sentence
-from ..store.glance import BaseGlance
-from ..store.protocol import Wakeups
+from ..store.readonly import BaseGlance
+from ..store.store import Wakeups
 from ..worker.wakeups import Switchboard
 from .onlooker import glance_of
 

@@ -7,7 +7,7 @@ import weakref
 
 from ..app import Stepfast
 from ..connected import Connected
-from ..store.glance import BaseGlance
+from ..store.readonly import BaseGlance
 
 _glances: weakref.WeakKeyDictionary[Connected, Connected] = weakref.WeakKeyDictionary()
 """What each event loop of a process watches with: one for all tabs, so that one asks for all of them."""

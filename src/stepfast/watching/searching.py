@@ -17,8 +17,8 @@ from ..listing import ListKeywords, store_filters
 from ..model.ids import ids_beginning_with, made_at
 from ..model.moments import moment_or_none
 from ..reports import RunInfo, listed_info
-from ..store.base import Filters
-from ..store.glance import FAR, BaseGlance
+from ..store.queries import Filters
+from ..store.readonly import FAR, BaseGlance
 from .onlooker import glance_of
 
 COUNTED = 10_000

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from ..engine.run_logging import tell_each
 from ..errors import DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import Result, Task, Way, key_of
-from ..store.remote_port import Due, Key
+from ..store.store import Due, Key
 from .carriage import Carriage
 from .cleaning_up import to_the_end
 from .kit import Kit

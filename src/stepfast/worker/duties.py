@@ -14,7 +14,7 @@ from ..engine.run_logging import tell_each
 from ..errors import StepfastError
 from ..model.records import BeatAnswer, Believer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
-from ..store.protocol import Wakeups
+from ..store.store import Wakeups
 from .carriage import Carriage
 from .claimer import Claimer
 from .courier import Courier

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..errors import StepfastError, sentence
 from ..model.records import BeatAnswer
-from ..store.protocol import Pulse
+from ..store.store import Pulse
 from .blocked import LoopWatch
 from .kit import Kit
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from ..model.events import RunsSwept
 from ..model.records import Lane
-from ..store.protocol import Reaping
+from ..store.store import Reaping
 from .kit import Kit
 from .neighbours import gone
 from .vigil import Vigil

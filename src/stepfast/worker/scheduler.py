@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from ..errors import ConfigurationError, DatabaseUnavailable, SchemaError, sentence
 from ..model.records import NewRun
 from ..model.schedules import ScheduleRow
-from ..store.flows.scheduling import Fired, Make, Shot
+from ..store.flows.schedules import Fired, Make, Shot
 from .kit import Kit
 
 T = TypeVar("T")

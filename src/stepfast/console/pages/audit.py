@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 
 from ...model.ids import check_id
 from ...model.moments import moment
-from ...store.audit import FAILED, INTERRUPTED, UNKNOWN, AuditLine
+from ...store.store import FAILED, INTERRUPTED, UNKNOWN, AuditLine
 from ...watching.auditing import LONGEST, line_shape
 from ...watching.onlooker import glance_of
 from ..answers import Page

@@ -7,7 +7,7 @@ import dataclasses
 
 from ...model import status
 from ...stats import FailureStats, failure_stats
-from ...store.statistics import Alike
+from ...store.store import Alike
 from ...telling.words import count
 from ...watching.onlooker import glance_of
 from ..answers import Page

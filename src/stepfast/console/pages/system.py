@@ -11,8 +11,8 @@ from typing import Any
 
 from ... import __version__
 from ...errors import DatabaseUnavailable, SchemaError, StepfastError
-from ...store.glance import TableSize, TookTooLong
-from ...store.protocol import Check
+from ...store.readonly import TableSize, TookTooLong
+from ...store.store import Check
 from ...telling.doctor import check_shape, examine, unreachable
 from ...watching.onlooker import glance_of, seen_anew
 from ..answers import Page

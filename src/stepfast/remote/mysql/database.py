@@ -13,7 +13,7 @@ import asyncmy
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, sentence
 from ...model.urls import is_shown_in, redact
 from ...settings import Settings
-from ...store.statements import load_statements, split_statements
+from ...store.sql import load_statements, split_statements
 from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, translated
 from ..names import results_table, tasks_table
 from ..transport_url import mysql_options

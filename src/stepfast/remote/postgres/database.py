@@ -11,11 +11,10 @@ import asyncpg
 from ...errors import SchemaError, sentence
 from ...model.urls import parse_url
 from ...settings import Settings
-from ...store.postgres.catalogue import qualify
-from ...store.postgres.connections import Connector, connect_error
-from ...store.postgres.server_errors import translate
+from ...store.postgres.connections import Connector, connect_error, qualify
+from ...store.postgres.errors import translate
 from ...store.postgres.transactions import borrowed, close_pool, transaction
-from ...store.statements import load_statements, split_statements
+from ...store.sql import load_statements, split_statements
 from ..database import (
     CONNECTIONS,
     PARAMETER,

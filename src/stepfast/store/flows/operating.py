@@ -1,19 +1,20 @@
-"""What operators ask of runs: cancel, pause, resume, reschedule, retry. Each locks its run first, and then decides.
-
-A step of a dag run is not theirs: it goes with its run.
-"""
+"""What operators request of runs, one by one or in bulk. Each flow locks its runs first, and then decides."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ...errors import InvalidState
+from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, Granted
+from ...model.graph import APPROVAL, Graph, Stood
 from ...model.records import Answer, Lane
 from ...model.run_state import Standing
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
+from ...model.transitions import operator
 from ...model.transitions.dag import Why, settled_at
 from ...model.transitions.operator import (
     NO_TRACES,
@@ -29,11 +30,42 @@ from ...model.transitions.operator import (
     waits_for_retry,
     way_to_cancel,
 )
-from .debouncing import leave_keys
-from .requests import Flow, put
-from .retrying import retry_dag
-from .settling import Settlement, fail, lock_open_steps, write
-from .standings import change, forget_steps, forgotten, lock_run, read, traces_of
+from .base import Flow, ask, change, forget_steps, forgotten, lock_free, lock_run, put, read, traces_of
+from .flush import Settlement, fail, lock_open_steps, write
+from .starts import leave_keys
+
+
+def retry_dag(dag: Standing, now: int) -> Flow[set[Lane] | None]:
+    """Let a failed or cancelled dag run, locked in this transaction, go on from what its steps have completed; where
+    something is ready now. None: a step of it was undone."""
+    [(text,)] = yield from ask("graph", dag.workflow, dag.graph, dag.id)
+    if text is None:
+        raise InvalidState(f"the graph of dag run {dag.id} (version {dag.graph}) is not stored any more")
+    graph = Graph.from_text(text)
+    found = yield from read("lock_steps", dag.id)
+    steps = {step.dag_step: step for step in found.runs.values() if step.dag_step is not None}
+    again = graph.reopened({name: _stood(step) for name, step in steps.items()})
+    if again is None:
+        return None
+    yield from _forget(graph, [steps[name] for name in again if steps[name].begun])
+    now = settled_at(dag, now)
+    moved = [operator.reopen(steps[name], how, now, number) for number, (name, how) in enumerate(again.items(), 1)]
+    after = operator.retry_dag(dag, len(again), now)
+    yield from change([after, *moved])
+    return {run.lane for run in (after, *moved) if run.ready}
+
+
+def _stood(step: Standing) -> Stood:
+    return Stood(step.status, step.reason, step.begun, bool(step.undoing))
+
+
+def _forget(graph: Graph, begun: list[Standing]) -> Flow[None]:
+    """The records that are to be made anew: those that the error of a step belongs to. An approval asks again."""
+    named = [(step, step.dag_step) for step in begun if step.dag_step is not None]
+    approvals = [step for step, name in named if graph.dag_steps[name].kind == APPROVAL]
+    yield from put("forget_all", [(step.id,) for step in approvals])
+    yield from forget_steps([address for step in begun if step not in approvals for address in forgotten(step)])
+    yield from put("tell_again", [(step.id,) for step in begun])
 
 
 def cancel_run(run_id: str) -> Flow[Answer]:
@@ -199,3 +231,42 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
 
 def _answer(run: Standing | None) -> Answer:
     return Answer(None) if run is None else Answer(run.status, run.reason)
+
+
+_Many = Callable[[Sequence[Standing], int], Flow[Moved]]
+
+
+def grant(wish: str, ids: Sequence[str]) -> Flow[Granted]:
+    """Do it for those that it fits, in one transaction. Nobody is waited for."""
+    found = yield from lock_free(ids)
+    plain = [run for run in found.runs.values() if not run.is_dag and run.dag_id is None]
+    moved = (yield from _MANY[wish](plain, found.now)) if plain else Moved()
+    done = [run.id for run in moved.runs]
+    here = {run.id for run in plain}
+    return Granted(
+        done=done,
+        refused={run.id: run.status for run in plain if run.id not in {*done}},
+        apart=[run_id for run_id in ids if run_id not in here],
+        lanes=moved.lanes,
+        ended=moved.ended,
+    )
+
+
+def _pause_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
+    fitting = [run for run in runs if may_be_paused(run)]
+    after = [pause(run, now) or run for run in fitting]
+    yield from change([run for run, before in zip(after, fitting, strict=True) if run is not before])
+    return Moved(after)
+
+
+def _retry_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
+    fitting = [run for run in runs if may_be_retried(run)]
+    after = [retry(run, now, number) for number, run in enumerate(fitting, 1)]
+    yield from leave_keys(fitting)
+    yield from change(after)
+    yield from forget_steps([address for run in fitting for address in forgotten(run)])
+    yield from put("tell_again", [(run.id,) for run in fitting])
+    return Moved(after, {run.lane for run in after})
+
+
+_MANY: dict[str, _Many] = {CANCEL: cancel_runs, PAUSE: _pause_runs, RESUME: resume_runs, RETRY: _retry_runs}

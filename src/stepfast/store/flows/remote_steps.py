@@ -14,9 +14,8 @@ from ...model import remote_steps as remote
 from ...model.records import StepWith
 from ...model.remote_steps import Judged, RemoteStep, Result, Task
 from ...settings import FORMAT
-from ..remote_port import Due, Judgement, Key
-from .requests import Carry, Flow, Remove, Rows, ask, put
-from .standings import lock_free
+from ..store import Due, Judgement, Key
+from .base import Carry, Flow, Remove, Rows, ask, lock_free, put
 
 # -- out ---------------------------------------------------------------------------------------------------
 

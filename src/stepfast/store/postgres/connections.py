@@ -1,9 +1,11 @@
-"""Connections to Postgres: how they are made, and kept for a duty."""
+"""Connections to Postgres: how they are made, kept for one service, and noticed when they break."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,12 +15,91 @@ from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable, sentence
 from ...model.urls import DatabaseUrl, is_shown_in, redact
 from ...settings import Settings
-from .arrays import know_arrays
-from .catalogue import SEARCH_PATH
-from .continuity import Continuity
+from ..lock_timeout import Breaks
+from .errors import translate
 from .own_pool import arguments
-from .server_errors import translate
 from .transactions import close_quietly, closing, drop, give_back, is_gone
+
+
+class Continuity:
+    """Knows whether the server is still the same; one for all connections of a store."""
+
+    def __init__(self) -> None:
+        self.breaks = Breaks()
+        self.started: int | None = None
+        """When the server was started (microseconds), as last seen."""
+
+    def met(self, started: int | None) -> None:
+        """A connection leads to a server that was started then."""
+        before, self.started = self.started, started
+        if before is not None and before != started:
+            self.breaks.tell()
+
+    def broke(self) -> None:
+        """A connection is gone."""
+        self.breaks.tell()
+
+
+_ARRAYS = {"bool": (1000, 16), "int2": (1005, 21), "int4": (1007, 23), "int8": (1016, 20), "uuid": (2951, 2950)}
+"""Name of the element, number of the array, number of the element. The driver knows text[] already."""
+
+_TYPES = [
+    {
+        "oid": oid, "ns": "pg_catalog", "name": f"_{name}", "kind": b"b", "basetype": None, "elemtype": element,
+        "elemdelim": b",", "range_subtype": None, "attrtypoids": None, "attrnames": None, "elemtype_name": name,
+    }
+    for name, (oid, element) in _ARRAYS.items()
+]  # fmt: skip
+
+
+def know_arrays(connection: Any) -> Any:
+    """The connection, whose driver has no reason left to ask. A driver with other rooms inside asks as before."""
+    with contextlib.suppress(AttributeError, TypeError, KeyError):
+        connection._protocol.get_settings().register_data_types(_TYPES)
+    return connection
+
+
+SEARCH_PATH = "pg_catalog, pg_temp"
+"""For sessions that are ours alone. Connections on which users' own code works keep theirs."""
+
+_TOKEN = re.compile(
+    r"(?P<skip>--[^\n]*|'(?:[^']|'')*'|\"[^\"]*\")"  # comments, texts and quoted names stay as they are
+    r"|(?<![\w.$])(?:(?P<alias>AS\s+[a-z_]\w*)|(?P<call>[a-z_]\w*))(?=\()"
+)
+"""A call is a word in small letters right before its parenthesis. What grammar puts there (ANY, COALESCE) is in
+capitals; behind an alias stand the names of columns."""
+
+
+@functools.lru_cache(maxsize=1024)
+def qualify(sql: str) -> str:
+    """The statement with ``pg_catalog.`` before each function that it calls. It is remembered, because every store of a
+    process asks for the same hundred statements, and looking through them takes longer than connecting."""
+    return _TOKEN.sub(lambda found: _prefix(found) + found[0], sql)
+
+
+def _prefix(found: re.Match[str]) -> str:
+    call = found["call"]
+    if call is None or call == "extract":  # its arguments are grammar, and the grammar means the one of pg_catalog
+        return ""
+    if call == "unnest" and _takes_several(found.string, found.end()):
+        return ""  # grammar too: it means one unnest of pg_catalog for each argument, but only if written like this
+    return "pg_catalog."
+
+
+def _takes_several(sql: str, start: int) -> bool:
+    """Whether there is more than one argument between the parenthesis at ``start`` and its end."""
+    depth = 0
+    for found in re.finditer(r"'(?:[^']|'')*'|[(),\[\]]", sql[start:]):
+        if found[0] in "([":
+            depth += 1
+        elif found[0] in ")]":
+            depth -= 1
+            if depth == 0:
+                return False
+        elif found[0] == "," and depth == 1:
+            return True
+    return False
+
 
 DUTIES = ("flush", "claim", "limited", "start", "keyed", "sweep", "mail", "notify")
 """Each has a connection of its own, made when it is first needed."""

@@ -18,12 +18,10 @@ import asyncpg
 from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, RecordsVanished, StepTimeout, sentence
 from ...model.records import Believer, StepDone, StepRecord
 from ...settings import Settings
-from ..flows.recording import step_row
-from ..protocol import Transacted
-from .arrays import know_arrays
-from .connections import Connector
-from .continuity import Continuity
-from .server_errors import translate
+from ..flows.flush import step_row
+from ..store import Transacted
+from .connections import Connector, Continuity, know_arrays
+from .errors import translate
 from .transactions import PATIENCE, borrowed, close_pool, give_up, is_gone, roll_back
 
 _GONE = (asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)

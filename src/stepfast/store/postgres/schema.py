@@ -1,18 +1,150 @@
-"""Making, checking and dropping the tables on Postgres."""
+"""The tables on Postgres: making, checking and dropping them, the roles of least privilege, and what ``stepfast
+doctor`` reads.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import asyncpg
 
 from ...errors import ConfigurationError, InvalidState, sentence
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
-from ..protocol import SchemaState
-from ..statements import split_statements
-from .health import ENCODING_ADVICE
-from .roles import Roles
+from ..sql import fill, load_statements, split_statements
+from ..store import Check, SchemaState
+from .connections import HELD, qualify
 from .transactions import transaction
+
+OPERATING = ("cancel", "resume", "reschedule")
+"""Functions that are granted to the worker's role alone; the other functions do nothing that a role may not do."""
+
+_LAST = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+_TIMES = ("created_at", "started_at", "ready_at", "visible_at", "deadline_at", "expires_at")
+_SPANS = ("timeout_ms", "deadline_ms")
+_NOT_NEGATIVE = ("place", "pending", "ordinal", "max_attempts")
+_LARGEST_PLACE = _LAST * 1000
+
+_CHECKED = {
+    "runs": " AND ".join(
+        (
+            "worker IS NULL AND claim = 0 AND output IS NULL",
+            "parent_id IS NULL AND parent_branch IS NULL AND parent_position IS NULL",
+            "reply_to IS NULL AND origin_id IS NULL",
+            "(dag_id IS NULL) = (dag_step IS NULL)",
+            "(dag_id IS NULL OR (graph IS NOT NULL AND key IS NULL AND {schema}.sql_is_step(dag_id, dag_step)))",
+            "(status IN ('queued', 'waiting') OR (status = 'running' AND graph IS NOT NULL AND dag_id IS NULL))",
+            "format IN (1, 2)",
+            *(f"COALESCE({time}, 0) BETWEEN 0 AND {_LAST}" for time in _TIMES),
+            *(f"COALESCE({span}, 0) BETWEEN 0 AND {_LAST}" for span in _SPANS),
+            *(f"COALESCE({number}, 0) >= 0" for number in _NOT_NEGATIVE),
+            f"COALESCE(place, 0) <= {_LARGEST_PLACE}",
+        )
+    ),
+    "run_tags": "{schema}.sql_is_tag(run_id, tag)",
+    "mailbox": "kind = 'signal' AND NOT delivered AND error IS NULL AND format IN (1, 2)"
+    f" AND sent_at BETWEEN 0 AND {_LAST}",
+    "run_values": "key = '~graph' AND {schema}.sql_is_graph(run_id)",
+}
+"""What the rows must be that a starter inserts: runs of its own, with times that a calendar has, and nothing that adds
+to a run which another process started."""
+
+
+class Roles:
+    """The script that makes the roles of one namespace."""
+
+    def __init__(self, package: str, namespace: str, schema: str, known: list[Migration]) -> None:
+        functions = [name for name in made_by(known, "FUNCTION") if name.rpartition(".")[2] not in OPERATING]
+        words = {
+            "schema": schema,
+            "namespace": namespace,
+            "tables": ", ".join(made_by(known, "TABLE")),
+            "views": ", ".join(made_by(known, "VIEW")),
+            "functions": ", ".join(functions),
+            **{role: f'"{namespace}_{role}"' for role in ("starter", "worker", "reader")},
+        }
+        self._sql = {name: qualify(text) for name, text in load_statements(package, "roles.sql", words).items()}
+        each = self._sql["policies_of_all"]
+        policies = [
+            fill(each, {"table": f"{schema}.{table}", "rule": fill(rule, words)}) for table, rule in _CHECKED.items()
+        ]
+        self._grants = fill(self._sql["grant_roles"], {"policies": ";\n".join(policies)})
+        self.known = self._sql["have_roles"]
+
+    @property
+    def grants(self) -> list[str]:
+        """The statements that say what each role may do. The owner of the tables may run them."""
+        return split_statements(self._grants)
+
+    def script(self) -> str:
+        """The whole of it for psql. Making the roles needs the right to, unless they are there."""
+        parts = [self._sql["roles_head"], self._sql["make_roles"], self._grants, "COMMIT"]
+        return ";\n\n".join(parts) + ";\n"
+
+
+ENCODING_ADVICE = "use one made with ENCODING 'UTF8' TEMPLATE template0"
+
+
+async def checks(connection: Any, facts: str, behind_pooler: bool, wakes: bool) -> list[Check]:
+    """Version, clock, durability, room for connections, and how we are connected; ``facts`` is the question."""
+    sent = time.time()
+    row = await connection.fetchrow(facts)
+    skew = row["now"] - (sent + time.time()) / 2
+    return [
+        Check("server", row["number"] >= 120000, f"PostgreSQL {row['text']}", "use PostgreSQL 12 or later"),
+        *_unsupported(row["encoding"], row["citus"]),
+        *_unwritable(row["read_only"]),
+        _clock(skew),
+        _durability(row["durability"]),
+        _room(row["connections"], row["max_connections"]),
+        _wake_ups(behind_pooler, wakes),
+    ]
+
+
+def _unsupported(encoding: str, citus: bool) -> list[Check]:
+    """What Stepfast does not work with. Of Citus only those hear who have it."""
+    found = [Check("encoding", encoding == "UTF8", f"the database's is {encoding}", ENCODING_ADVICE)]
+    if citus:
+        advice = "schemas and tables that Citus distributes are not supported yet: use a database without it"
+        found.append(Check("citus", False, "the extension Citus is in this database", advice))
+    return found
+
+
+def _unwritable(read_only: bool) -> list[Check]:
+    """Of this only those hear who are connected to a server that does not take writes."""
+    if not read_only:
+        return []
+    advice = "name all servers in the URL, and ask for the one that takes writes: ?target_session_attrs=read-write"
+    return [Check("writes", False, "this server is read-only: a standby, or a primary that was one", advice)]
+
+
+def _clock(skew: float) -> Check:
+    advice = "only the server's clock decides, but logs will be hard to read: check the time service"
+    return Check("clock", abs(skew) < 5, f"the server is {skew:+.3f} s from here", advice)
+
+
+def _durability(levels: str) -> Check:
+    """``levels``: those of fsync and of synchronous_commit."""
+    durable = levels.startswith("on") and not levels.endswith("off")
+    advice = "a crash of the server may lose what was acknowledged: turn them on"
+    return Check("durability", durable, f"fsync, synchronous_commit: {levels}", advice)
+
+
+def _room(used: int, most: int) -> Check:
+    advice = f"a worker holds up to {HELD}, beside its pools: raise max_connections or put a pooler in between"
+    return Check("pool", most - used >= HELD, f"{used} of {most} connections in use", advice)
+
+
+def _wake_ups(behind_pooler: bool, wakes: bool) -> Check:
+    cause = "a pooler in transaction mode stands in between: " if behind_pooler else ""
+    return Check(
+        "wake_ups",
+        wakes or behind_pooler,
+        "LISTEN/NOTIFY works" if wakes else "LISTEN does not deliver",
+        cause + "workers poll instead; connect directly, or in session mode, to be woken",
+    )
+
 
 _MADE_SCHEMA = "made_schema"
 """The word in `meta` that says that the schema itself was made by a migration, and not by somebody else for us."""

@@ -1,15 +1,16 @@
-"""PostgresStore: the store's protocol over asyncpg. Every duty has a file of its own; here they are put together."""
+"""PostgresStore: the contract of a store over asyncpg, on PostgreSQL 12 or later."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import asyncpg
 
 from ...cancellation import insist, requests
-from ...errors import AppClosed
+from ...errors import AppClosed, DatabaseUnavailable
 from ...model.queue_config import Bound
 from ...model.rate_limiter import Admission, WantedRuns
 from ...model.records import (
@@ -17,9 +18,11 @@ from ...model.records import (
     Answer,
     Batch,
     Beat,
+    BeatAnswer,
     Believer,
     Claimed,
     FlushAnswer,
+    Held,
     Lane,
     Look,
     Mail,
@@ -32,37 +35,181 @@ from ...model.rows import DagOutputs
 from ...model.status import RUNNING
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
-from ..base import BaseStore, Filters
-from ..flows import mailing
-from ..flows.columns import schedule_columns, standing_columns
-from ..flows.requests import Flow, T
+from ..flows import signals
+from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..migrations import migrations
-from ..protocol import NOTHING, Check, MissingRight, SchemaState, Transacted, Wakeups
-from ..remote_port import Carrier
-from ..statements import OLDEST, load_all
-from . import health, own_pool
-from .arrays import know_arrays
-from .callers import Callers
-from .catalogue import qualify
-from .claiming import Claims
-from .connections import DUTIES, Connector, KeptConnection, connect_error
-from .continuity import Continuity
+from ..queries import BaseStore, Filters
+from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
+from ..sql import OLDEST, load_all
+from ..store import NOTHING, Carrier, Check, MissingRight, SchemaState, Transacted, Wakeups
+from . import own_pool, schema
+from .caller_connections import Callers
+from .claims import Claims, LimitedClaims
+from .connections import DUTIES, Connector, Continuity, KeptConnection, connect_error, know_arrays, qualify
 from .ctx_transaction import Transactions
-from .driving import Driver
-from .flushing import Flusher
-from .glancing import PostgresGlance
-from .graph_reading import GraphReader
-from .held_keys import HeldKeys
-from .limiting import LimitedClaims
-from .listening import Listener, encode_wakeups
-from .mailing import Mailroom
-from .pulse import PostgresPulse
-from .roles import Roles
-from .schema import Schema
-from .server_errors import translate
-from .starting import Starts
-from .sweeping import Sweeps
-from .transactions import PATIENCE, borrowed, close_pool, closing
+from .driver import Driver
+from .errors import translate
+from .flush import Flusher
+from .notifications import Listener, encode_wakeups
+from .schema import Roles, Schema
+from .signals import Mailroom
+from .starts import HeldKeys, Starts
+from .transactions import PATIENCE, borrowed, close_pool, close_quietly, closing, drop, glancing
+
+
+class PostgresPulse:
+    """Synchronous heartbeats over a connection nobody else uses."""
+
+    def __init__(self, connector: Connector, statements: dict[str, str], patience: float) -> None:
+        self._connector = connector
+        self._beat = statements["beat"]
+        self._held = statements["held"]
+        self._patience = patience
+        self._loop = asyncio.new_event_loop()
+        self._connection: Any = None
+
+    def beat(self, worker: str, running: int) -> BeatAnswer:
+        """Say that the worker lives; hear what it holds."""
+        return self._loop.run_until_complete(self._beat_once(worker, running))
+
+    def close(self) -> None:
+        """Give the connection up."""
+        if self._connection is not None:
+            self._loop.run_until_complete(close_quietly(self._connection))
+        self._loop.close()
+
+    async def _beat_once(self, worker: str, running: int) -> BeatAnswer:
+        try:
+            async with asyncio.timeout(self._patience):
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._connector.connect()
+                alive = await self._connection.fetchval(self._beat, worker, running)
+                if alive is None:
+                    return BeatAnswer(False)
+                rows = await self._connection.fetch(self._held, worker)
+                return BeatAnswer(True, [Held(str(row[0]), row[1], row[2]) for row in rows])
+        except Exception as error:
+            known = translate(error)
+            if isinstance(known, DatabaseUnavailable) and self._connection is not None:
+                drop(self._connection)
+                self._connection = None
+            raise known from None
+
+
+_AT_ONCE = 2
+"""Questions that are asked at once: the other connections of the pool are for those who work."""
+
+
+class PostgresGlance(BaseGlance):
+    """Asks over connections of the store's pool."""
+
+    dialect = "postgres"
+
+    def __init__(
+        self, statements: dict[str, str], schema: str, settings: Settings, with_connection: Callable[..., Any],
+        patience: float,
+    ) -> None:  # fmt: skip
+        super().__init__(settings)
+        self._sql = statements
+        self._schema = schema
+        self._with_connection = with_connection
+        self._patience = patience
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def _ask(self, name: str, *arguments: Any) -> list[Any]:
+        sql = _bounded(self._sql[name])
+
+        async def put(connection: Any) -> list[Any]:
+            try:
+                async with glancing(connection, int(self._patience * 1000)):
+                    rows: list[Any] = await connection.fetch(sql, *arguments)
+                    return rows
+            except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
+                raise TookTooLong(self._patience) from None
+
+        patience = asyncio.timeout(self._patience)
+        try:
+            async with patience, self._room:
+                patience.reschedule(None)
+                found: list[Any] = await self._with_connection(put)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            # Others wait for a slow database already: one more who waits helps nobody.
+            raise TookTooLong(self._patience) from None
+        return found
+
+    async def sizes(self) -> list[TableSize]:
+        """How large the tables are, with their indexes and what is stored beside them."""
+        return [TableSize(*row) for row in await self._fetch("glance_sizes", self._schema)]
+
+
+@functools.lru_cache(maxsize=256)
+def _bounded(sql: str) -> str:
+    """A question as one that brings a bounded number of rows."""
+    return f"SELECT * FROM (\n{sql}\n) AS looked LIMIT {MOST_ROWS}"
+
+
+class GraphReader:
+    """Reads dag runs over a connection that is kept for it."""
+
+    def __init__(self, kept: KeptConnection, statements: dict[str, str]) -> None:
+        self._kept = kept
+        self._sql = statements
+
+    async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """The inputs of dag runs, and the outputs of their steps that were completed at a time or after."""
+        since: dict[str, int] = {}
+        for dag_id, time in wanted:
+            since[dag_id] = min(time, since.get(dag_id, time))
+        found: dict[str, DagOutputs] = {}
+        async with self._kept.use() as connection:
+            for row in await connection.fetch(self._sql["dag_inputs"], list(since)):
+                found[str(row["id"])] = DagOutputs(row["input"], row["format"], [])
+            for dag_id, *output in await connection.fetch(self._sql["dag_outputs"], list(since), list(since.values())):
+                if str(dag_id) in found:
+                    found[str(dag_id)].outputs.append((output[0], output[1], output[2], output[3]))
+        return found
+
+
+class Sweeps:
+    """Sweeps over one connection of its own."""
+
+    def __init__(self, kept: KeptConnection, statements: dict[str, str], continuity: Continuity) -> None:
+        self._continuity = continuity
+        self._kept = kept
+        self._sql = statements
+
+    async def tick(
+        self, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None, schedules: Sequence[str]
+    ) -> Tick:
+        """Which duties have work?"""
+        served = None if queues is None else list(queues)
+        known = None if workflows is None else list(workflows)
+        row = (await self._kept.fetch(self._sql["tick"], lanes, known, served, list(schedules)))[0]
+        self._continuity.met(row["server"])
+        columns = (row[name] or () for name in ("queues", "workflows", "priorities"))
+        found = list(zip(map(Lane, *columns), row["limited"] or (), strict=True))
+        due, schedule = row["next_due"], row["next_schedule"]
+        return Tick(
+            now_ms=row["now_ms"],
+            due=due is not None and due <= row["now_ms"],
+            next_due_ms=None if due is None else due - row["now_ms"],
+            suspects=row["suspects"],
+            lanes=[lane for lane, limited in found if not limited],
+            mail=row["mail"],
+            limited=[lane for lane, limited in found if limited],
+            gated=frozenset(row["gated"] or ()),
+            paused=frozenset(row["paused"] or ()),
+            limited_suspects=row["limited_suspects"] or [],
+            schedule_ms=None if schedule is None else schedule - row["now_ms"],
+            remote=row["remote"],
+        )
+
+    async def beats(self, worker: str) -> list[Beat]:
+        """The last beats of all other workers."""
+        return [Beat(str(row[0]), *row[1:]) for row in await self._kept.fetch(self._sql["beats"], worker)]
+
 
 _PACKAGE = __package__ or ""
 _EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
@@ -217,7 +364,7 @@ class PostgresStore(BaseStore):
         """Look at the server, the connection and the wake-ups."""
         wakes = await self._listener.try_once()
         found: list[Check] = await self._with_connection(
-            lambda connection: health.checks(
+            lambda connection: schema.checks(
                 connection, self._sql["server_facts"], self._connector.behind_pooler, wakes
             )
         )
@@ -259,7 +406,7 @@ class PostgresStore(BaseStore):
         async def put(connection: Any) -> Answer:
             answer = None if again else await self._mailroom.send_usual(connection, mail)
             if answer is None:
-                flow = mailing.send(mail, again, self._settings.max_signals)
+                flow = signals.send(mail, again, self._settings.max_signals)
                 answer = await self._driver.run(connection, flow)
             return answer
 

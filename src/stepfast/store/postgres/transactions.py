@@ -16,7 +16,7 @@ import asyncpg
 
 from ...cancellation import insist, requests, seen
 from ...errors import StepTimeout
-from ..brief import longest_wait_ms
+from ..lock_timeout import longest_wait_ms
 
 PATIENCE = 5.0
 """Seconds for a rollback or a reset to be answered. Then the connection is dropped."""
@@ -31,7 +31,7 @@ _SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.Inter
 def transaction(connection: Any, longest_ms: int | None = None) -> contextlib.AbstractAsyncContextManager[None]:
     """A transaction on a connection of our own. Read committed, whatever is usual in this database: our statements lock
     first and then look, and under a stricter level they would see what was there before they waited. If it is said how
-    many milliseconds they may wait for a lock, here or in the context (``store/brief.py``), one that has to wait
+    many milliseconds they may wait for a lock, here or in the context (``store/lock_timeout.py``), one that has to wait
     longer is refused (LockNotAvailableError)."""
     if longest_ms is None:
         longest_ms = longest_wait_ms()

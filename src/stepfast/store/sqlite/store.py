@@ -1,4 +1,4 @@
-"""SqliteStore: the store's protocol over one file. Claims, flushes, sweeps and threads have files of their own."""
+"""SqliteStore: the contract of a store over one file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.queue_config import Bound
@@ -17,9 +20,11 @@ from ...model.records import (
     Answer,
     Batch,
     Beat,
+    BeatAnswer,
     Believer,
     Claimed,
     FlushAnswer,
+    Held,
     Lane,
     Look,
     Mail,
@@ -31,32 +36,207 @@ from ...model.records import (
 from ...model.rows import DagOutputs
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
-from ..base import BaseStore, Filters
-from ..breaks import Breaks
-from ..flows.columns import schedule_columns, standing_columns
-from ..flows.requests import Flow, T
+from ..flows.base import Flow, T, schedule_columns, standing_columns
+from ..lock_timeout import Breaks
 from ..migrations import migrations, refuse_too_new
-from ..protocol import NOTHING, Check, SchemaState, Transacted, Wakeups
-from ..statements import OLDEST, load_all
-from . import graph_reading, health, mailing, sweeping, within
-from .claiming import Claims
-from .connections import GIVEN_NOW, connect, turn_to_wal
-from .ctx_transaction import Undone, transact
+from ..queries import BaseStore, Filters
+from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
+from ..sql import OLDEST, load_all
+from ..store import NOTHING, Check, SchemaState, Transacted, Wakeups
+from . import caller_connections, queries, schema
+from .bulk_rows import bound_values, fetch
+from .claims import Claims
+from .connections import GIVEN_NOW, connect, primary_code, turn_to_wal
+from .ctx_transaction import GuardedConnection, Undone, transact
 from .dialect import for_this_sqlite, translate
-from .driving import drive
-from .flushing import flush
-from .glancing import SqliteGlance
-from .guard import GuardedConnection
-from .jobs import Work
-from .listening import LOOK, Bell
-from .pulse import SqlitePulse
-from .reading import page_statement
+from .driver import drive
+from .errors import Troubles, closed
+from .flush import flush
+from .queries import page_statement
 from .schema import Schema
-from .starting import start, start_bounded
-from .threads import ConnectionThread, Reader
-from .troubles import Troubles, closed
-from .wide import fetch
-from .writer import Writer
+from .starts import start, start_bounded
+from .writer import ConnectionThread, Reader, Work, Writer
+
+LOOK = Wakeups(frozenset(), True, True)
+"""Something may have changed: look. SQLite does not say what."""
+
+
+class Bell:
+    """Calls every listener in its own event loop, whichever thread rings."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, tuple[asyncio.AbstractEventLoop, Callable[[Wakeups], None]]] = {}
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens for wake-ups."""
+        return bool(self._listeners)
+
+    def add(self, heard: Callable[[Wakeups], None]) -> object:
+        """Listen from now on; the answer is for ``remove``."""
+        ticket = object()
+        self._listeners[ticket] = (asyncio.get_running_loop(), heard)
+        return ticket
+
+    def remove(self, ticket: object) -> None:
+        """Take a listener away: it hears nothing more."""
+        self._listeners.pop(ticket, None)
+
+    def ring(self) -> None:
+        """Wake everybody who listens."""
+        for loop, heard in list(self._listeners.values()):
+            _call(loop, heard, LOOK)
+
+    def tell(self, wakeups: Wakeups) -> None:
+        """Pass on what this event loop has to say to the others, which work with the same writer."""
+        here = asyncio.get_running_loop()
+        for loop, heard in list(self._listeners.values()):
+            if loop is not here:
+                _call(loop, heard, wakeups)
+
+
+def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[Wakeups], None], wakeups: Wakeups) -> None:
+    try:
+        loop.call_soon_threadsafe(heard, wakeups)
+    except RuntimeError:
+        pass  # the loop was closed with the listener still in it
+
+
+class SqlitePulse:
+    """Synchronous heartbeats, for a thread of their own."""
+
+    def __init__(self, writer: Writer, statements: dict[str, str], patience: float) -> None:
+        self._writer = writer
+        self._sql = statements
+        self._patience = patience
+
+    def beat(self, worker: str, running: int) -> BeatAnswer:
+        """Say that the worker lives; hear what it holds."""
+        return self._writer.do_first(lambda database: self._beat(database, worker, running), self._patience)
+
+    def close(self) -> None:
+        """Nothing to give up: the connection is the writer's."""
+
+    def _beat(self, database: sqlite3.Connection, worker: str, running: int) -> BeatAnswer:
+        if not database.execute(self._sql["beat"], (worker, running)).fetchall():
+            return BeatAnswer(False)
+        return BeatAnswer(True, [Held(*row) for row in database.execute(self._sql["held"], (worker,))])
+
+
+_OFTEN = 20_000
+"""Steps of SQLite's machine between two looks at the time: about a millisecond."""
+
+
+class SqliteGlance(BaseGlance):
+    """Asks in a thread with a connection of its own; of a database in memory there is but one."""
+
+    dialect = "sqlite"
+
+    def __init__(
+        self, statements: dict[str, str], prefix: str, settings: Settings, onlooker: Callable[[], ConnectionThread],
+        patience: float,
+    ) -> None:  # fmt: skip
+        super().__init__(settings)
+        self._sql = statements
+        self._prefix = prefix
+        self._onlooker = onlooker
+        self._patience = patience
+
+    async def _ask(self, name: str, *arguments: Any) -> list[Any]:
+        sql, values = self._sql[name], bound_values(arguments)
+        until = time.monotonic() + self._patience
+        return await self._onlooker().do(lambda database: self._execute(database, sql, values, until))
+
+    def _execute(self, database: sqlite3.Connection, sql: str, values: Sequence[Any], asked_until: float) -> list[Any]:
+        now = time.monotonic()
+        if now > asked_until:  # those who waited before it were slow: one more who waits helps nobody
+            raise TookTooLong(self._patience)
+        until = now + self._patience
+        database.set_progress_handler(lambda: time.monotonic() > until, _OFTEN)
+        try:
+            return database.execute(sql, values).fetchmany(MOST_ROWS)
+        except sqlite3.OperationalError as error:
+            if primary_code(error) == sqlite3.SQLITE_INTERRUPT:
+                raise TookTooLong(self._patience) from None
+            raise
+        finally:
+            database.set_progress_handler(None, 0)
+
+    def _way(self, filters: Filters) -> tuple[str, str | None]:
+        way, value = super()._way(filters)
+        return ("of_workflow", filters.workflow) if way == "runs" and filters.workflow is not None else (way, value)
+
+    async def sizes(self) -> list[TableSize]:
+        """The tables by name: how large each is SQLite does not know without looking through the file."""
+        return [TableSize(*row) for row in await self._fetch("glance_sizes", self._prefix)]
+
+    async def whole_size(self) -> int | None:
+        """How many bytes the file has, without the write-ahead log."""
+        return await self._onlooker().do(
+            lambda database: int(
+                database.execute("PRAGMA page_count").fetchone()[0] * database.execute("PRAGMA page_size").fetchone()[0]
+            )
+        )
+
+
+_BEFORE_ALL = Lane("", "", -(2**63))
+
+
+def tick(
+    database: sqlite3.Connection,
+    sql: dict[str, str],
+    claims: Claims,
+    workflows: Sequence[str] | None,
+    lanes: bool,
+    queues: Sequence[str] | None = None,
+    schedules: Sequence[str] = (),
+) -> Tick:
+    """Which duties have work?"""
+    declared = msgspec.json.encode(schedules).decode()
+    now, next_due, mail, schedule, remote = database.execute(sql["duties"], (declared,)).fetchone()
+    gates = {name: (bool(paused), suspects) for name, paused, suspects in database.execute(sql["gates"]).fetchall()}
+    found = list(_known_lanes(database, sql, workflows)) if lanes else []
+    return Tick(
+        now_ms=now,
+        due=next_due is not None and next_due <= now,
+        next_due_ms=None if next_due is None else next_due - now,
+        suspects=claims.has_suspects(database, workflows, queues),
+        lanes=[lane for lane in found if lane.queue not in gates],
+        mail=bool(mail),
+        limited=[lane for lane in found if lane.queue in gates and not gates[lane.queue][0]],
+        gated=frozenset(gates),
+        paused=frozenset(name for name, (paused, _) in gates.items() if paused),
+        limited_suspects=[
+            name for name, (paused, suspects) in gates.items() if not paused and _knows(workflows, suspects)
+        ],
+        schedule_ms=None if schedule is None else schedule - now,
+        remote=remote is not None,
+        remote_ms=None if remote is None else remote - now,
+    )
+
+
+def _knows(workflows: Collection[str] | None, names: str) -> bool:
+    """Whether one of these names, which are JSON, is that of a known workflow."""
+    found = msgspec.json.decode(names)
+    return bool(found) if workflows is None else any(name in workflows for name in found)
+
+
+def _known_lanes(
+    database: sqlite3.Connection, sql: dict[str, str], workflows: Collection[str] | None
+) -> Iterator[Lane]:
+    known = None if workflows is None else set(workflows)
+    lane: Lane | None = _BEFORE_ALL
+    while lane is not None:
+        row = database.execute(sql["next_lane"], lane).fetchone()
+        lane = None if row is None else Lane(*row)
+        if lane is not None and (known is None or lane.workflow in known):
+            yield lane
+
+
+def beats(database: sqlite3.Connection, sql: dict[str, str], worker: str) -> list[Beat]:
+    """The last beats of all other workers."""
+    return [Beat(*row) for row in database.execute(sql["beats"], (worker,))]
+
 
 _PACKAGE = __package__ or ""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
@@ -219,7 +399,7 @@ class SqliteStore(BaseStore):
 
     async def doctor(self) -> list[Check]:
         """Look at the library, the file and the clock."""
-        return await self._read(lambda database: health.checks(database, self._path, self._sql["now"]))
+        return await self._read(lambda database: schema.checks(database, self._path, self._sql["now"]))
 
     def glance(self, patience: float) -> SqliteGlance:
         """Questions of those who watch."""
@@ -254,17 +434,19 @@ class SqliteStore(BaseStore):
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """Insert runs on the caller's connection, in the caller's thread."""
-        return await within.start_within(connection, self._sql, runs, self._troubles)
+        return await caller_connections.start_within(connection, self._sql, runs, self._troubles)
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """A signal on the caller's connection, to be delivered after the commit."""
-        return await within.send_within(connection, self._sql, mail, self._troubles, self._settings.max_signals)
+        return await caller_connections.send_within(
+            connection, self._sql, mail, self._troubles, self._settings.max_signals
+        )
 
     # -- reading --------------------------------------------------------------------------------------------
 
     async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """What the steps of dag runs see."""
-        return await self._read(lambda database: graph_reading.dag_outputs(database, self._sql, wanted))
+        return await self._read(lambda database: queries.dag_outputs(database, self._sql, wanted))
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -322,7 +504,7 @@ class SqliteStore(BaseStore):
 
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """A look into the mailboxes of these runs."""
-        return await self._read(lambda database: mailing.mail(database, self._sql, looks, self._settings.mail_bytes))
+        return await self._read(lambda database: queries.mail(database, self._sql, looks, self._settings.mail_bytes))
 
     async def tick(
         self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None,
@@ -330,12 +512,12 @@ class SqliteStore(BaseStore):
     ) -> Tick:  # fmt: skip
         """Which duties have work?"""
         return await self._read(
-            lambda database: sweeping.tick(database, self._sql, self._claims, workflows, lanes, queues, schedules)
+            lambda database: tick(database, self._sql, self._claims, workflows, lanes, queues, schedules)
         )
 
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""
-        return await self._read(lambda database: sweeping.beats(database, self._sql, worker))
+        return await self._read(lambda database: beats(database, self._sql, worker))
 
     # -- wake-ups -------------------------------------------------------------------------------------------
 

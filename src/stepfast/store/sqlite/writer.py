@@ -1,23 +1,215 @@
-"""The one writer of a process: everything that waits goes out in one transaction.
-
-A commit costs a disk flush whatever it holds, so the thread takes all jobs that gathered while the last commit was
-under way and commits them together. There is no timer: a lonely job is committed at once. Each job has a savepoint
-of its own, so that one which fails takes no other along, and no caller hears of success before the commit. A user's
-function can make SQLite roll back all of them; then the others are done again without it.
+"""The one writer of a process: a thread with a connection of its own executes jobs, and all that wait go out in one
+transaction.
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
+from ...errors import DatabaseUnavailable
 from .connections import patiently
 from .ctx_transaction import Undone
-from .jobs import Job, hand_back
-from .threads import GROUP, ConnectionThread
-from .troubles import Troubles
+from .errors import Troubles, closed
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+
+class Job(Generic[T]):
+    """A piece of work, and who waits for it: a coroutine in ``loop``, or a thread when there is none."""
+
+    __slots__ = ("error", "future", "loop", "result", "work")
+
+    def __init__(self, work: Work[T], loop: asyncio.AbstractEventLoop | None) -> None:
+        self.work = work
+        self.loop = loop
+        self.future: Any = concurrent.futures.Future() if loop is None else loop.create_future()
+        self.result: T | None = None
+        self.error: Exception | None = None
+
+    def hand_back(self) -> None:
+        """Tell whoever waits; nobody does if the caller was cancelled."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class JobQueue:
+    """What waits for the thread, in order; heartbeats go to the front."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job[Any]] = deque()
+        self._something = threading.Condition()
+        self._closed = False
+
+    def put(self, job: Job[Any], *, first: bool = False) -> None:
+        """Leave a job; refused once the store is closed."""
+        with self._something:
+            if self._closed:
+                raise closed()
+            if first:
+                self._jobs.appendleft(job)
+            else:
+                self._jobs.append(job)
+            self._something.notify()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether there is anything to do, after waiting for it."""
+        with self._something:
+            if not self._jobs and not self._closed:
+                self._something.wait(timeout)
+            return bool(self._jobs)
+
+    def take(self, limit: int) -> list[Job[Any]]:
+        """What waits now, up to a limit."""
+        with self._something:
+            return [self._jobs.popleft() for _ in range(min(limit, len(self._jobs)))]
+
+    def close(self) -> None:
+        """Take nothing more in; what waits is still done."""
+        with self._something:
+            self._closed = True
+            self._something.notify()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the queue is closed and no job is left."""
+        with self._something:
+            return self._closed and not self._jobs
+
+
+def hand_back(jobs: Iterable[Job[Any]]) -> None:
+    """Deliver a group: threads directly, coroutines by one call into each of their loops."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
+    for job in jobs:
+        if job.loop is None:
+            job.hand_back()
+        else:
+            by_loop.setdefault(job.loop, []).append(job)
+    for loop, theirs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_hand_back_all, theirs)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits there any more
+
+
+def _hand_back_all(jobs: list[Job[Any]]) -> None:
+    for job in jobs:
+        job.hand_back()
+
+
+GROUP = 1000
+"""Jobs served together at most."""
+
+
+class ConnectionThread:
+    """Serves jobs until closed. What "serving" means is told by the writer and the reader."""
+
+    def __init__(
+        self, name: str, connect: Callable[[], sqlite3.Connection], troubles: Troubles, patience: float
+    ) -> None:
+        self._connect = connect
+        self._troubles = troubles
+        self._patience = patience
+        self._queue = JobQueue()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._database: sqlite3.Connection
+        self.connected: concurrent.futures.Future[None] = concurrent.futures.Future()
+        """Done once the thread has its connection, or knows what stands in the way."""
+        self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        """Done once the thread has given it up."""
+        for promise in (self.connected, self.ended):
+            promise.set_running_or_notify_cancel()  # nobody who waits for it can cancel it for the others
+
+    def start(self) -> None:
+        """Connect, in the thread. No transaction is begun: whoever opens us may hold the lock."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Take nothing more in; what waits is done, and then the thread disconnects by itself."""
+        self._queue.close()
+
+    async def do(self, work: Work[T]) -> T:
+        """Have it done, and wait without blocking the event loop."""
+        job = Job(work, asyncio.get_running_loop())
+        self._queue.put(job)
+        result: T = await job.future
+        return result
+
+    def do_first(self, work: Work[T], patience: float) -> T:
+        """Have it done before everything that waits; for threads, which block, and not for ever."""
+        job = Job(work, None)
+        self._queue.put(job, first=True)
+        try:
+            result: T = job.future.result(patience)
+        except TimeoutError:
+            raise DatabaseUnavailable(f"the database did not answer within {patience:g} s") from None
+        return result
+
+    # -- in the thread --------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            self._live()
+        finally:
+            self.ended.set_result(None)
+
+    def _live(self) -> None:
+        try:
+            self._database = self._connect()
+        except Exception as error:
+            self._queue.close()
+            self._fail(self._queue.take(GROUP), error)
+            self.connected.set_exception(self._troubles.explain(error))
+            return
+        try:
+            self.connected.set_result(None)
+            while not self._queue.finished:
+                served = self._queue.wait(self._idle())
+                if served:
+                    self._serve()
+                self._after(served)
+        finally:
+            self._database.close()
+
+    def _idle(self) -> float | None:
+        """How long to wait for a job before looking around; None: until one comes."""
+        return None
+
+    def _serve(self) -> None:
+        raise NotImplementedError
+
+    def _after(self, served: bool) -> None:
+        """What is to be done after a group, or after waiting in vain for one."""
+
+    def _fail(self, jobs: list[Job[Any]], error: Exception) -> None:
+        for job in jobs:
+            job.error = self._troubles.explain(error)
+        hand_back(jobs)
+
+
+class Reader(ConnectionThread):
+    """Answers questions, each on its own and none in a transaction: no snapshot outlives a statement."""
+
+    def _serve(self) -> None:
+        jobs = self._queue.take(GROUP)
+        for job in jobs:
+            try:
+                job.result = patiently(lambda work=job.work: work(self._database), self._patience)  # type: ignore[misc]
+            except Exception as error:
+                job.error = self._troubles.explain(error)
+        hand_back(jobs)
+
 
 _LOOK_AROUND = 0.04
 """Seconds between two looks whether another process has committed, while there is nothing else to do. One costs about

@@ -1,0 +1,113 @@
+"""How dag runs are shown: as their steps stand, and not as their rows do, which say that they run.
+
+A dag run whose steps all wait, for an approval say, is shown as waiting, and one that is put off as queued. Nothing is
+written for that: it is read off the steps, and only where a run that is read is a dag run under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ..model.rows import RunRow
+from ..model.status import QUEUED, RUNNING, WAITING
+
+if TYPE_CHECKING:
+    from .queries import Filters
+
+_ELSEWISE = frozenset({QUEUED, WAITING})
+"""As what a dag run may be shown beside what its row says."""
+
+
+class Shown(NamedTuple):
+    """How a dag run is shown."""
+
+    id: str
+    status: str
+    waiting_for: str | None
+    due_at: int | None
+
+
+class Reader(Protocol):
+    """What a store reads to tell how dag runs are shown."""
+
+    async def rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
+        """A page of runs by what their rows say."""
+        ...
+
+    async def named(self, ids: Sequence[str]) -> list[RunRow]:
+        """The runs with these ids, as lists have them."""
+        ...
+
+    async def shown(self, ids: Sequence[str]) -> list[Shown]:
+        """How those of these runs are shown that are dag runs under way."""
+        ...
+
+    async def shown_as(self, status: str, before: str | None, limit: int, oldest_first: bool) -> list[Shown]:
+        """The first dag runs beyond one that are shown with a status."""
+        ...
+
+
+async def page(reader: Reader, filters: Filters, oldest_first: bool) -> list[RunRow]:
+    """A page of runs by the status that they are shown with."""
+    found = await _by_rows(reader, filters, oldest_first)
+    if filters.status in _ELSEWISE:
+        found += await _by_steps(reader, filters, filters.status, oldest_first)
+        found.sort(key=lambda row: row.id, reverse=not oldest_first)
+    return found[: filters.limit]
+
+
+async def show(reader: Reader, rows: Sequence[RunRow]) -> None:
+    """Put into rows how they are shown."""
+    dags = {row.id: row for row in rows if row.status == RUNNING and row.graph is not None and row.dag_id is None}
+    for each in await reader.shown(list(dags)) if dags else ():
+        _put(dags[each.id], each)
+
+
+def _put(row: RunRow, shown: Shown) -> None:
+    if shown.status in _ELSEWISE:
+        row.status, row.visible_at = shown.status, shown.due_at
+        row.waiting_for = shown.waiting_for if shown.status == WAITING else None
+
+
+async def _by_rows(reader: Reader, filters: Filters, oldest_first: bool) -> list[RunRow]:
+    """The runs whose rows have the status that is asked for, but for those that are shown otherwise."""
+    found: list[RunRow] = []
+    while True:
+        rows = await reader.rows(filters, oldest_first)
+        await show(reader, rows)
+        found += [row for row in rows if filters.status in (None, row.status)]
+        if len(rows) < filters.limit or len(found) >= filters.limit:
+            return found
+        filters = filters._replace(before=rows[-1].id)
+
+
+async def _by_steps(reader: Reader, filters: Filters, status: str, oldest_first: bool) -> list[RunRow]:
+    """Dag runs that are shown so while their rows say otherwise."""
+    found: list[RunRow] = []
+    before = filters.before
+    while len(found) < filters.limit:
+        shown = await reader.shown_as(status, before, filters.limit, oldest_first)
+        rows = {row.id: row for row in await reader.named([each.id for each in shown])} if shown else {}
+        for each in shown:
+            row = rows.get(each.id)
+            if row is not None and row.status == RUNNING and fits(filters, row):
+                _put(row, each)
+                found.append(row)
+        if len(shown) < filters.limit:
+            break
+        before = shown[-1].id
+    return found
+
+
+def fits(filters: Filters, row: RunRow) -> bool:
+    """Whether a run is in a list, its status and its place in it aside."""
+    wanted = filters.workflow, filters.queue, filters.reason, filters.key
+    has = row.workflow, row.queue, row.reason, row.key
+    age = row.now_ms - row.created_at
+    return (
+        all(want in (None, value) for want, value in zip(wanted, has, strict=True))
+        and (filters.tag is None or filters.tag in row.tags)
+        and (filters.since is None or age <= filters.since)
+        and (filters.older is None or age > filters.older)
+    )

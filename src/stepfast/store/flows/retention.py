@@ -1,0 +1,63 @@
+"""Taking ended runs away, with all that belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.retention import Ended, Removal, mended, needed_by
+from .base import Flow, Rows, ask, put, put_each
+
+DEPENDENT = ("steps", "tries", "claims", "progress", "mailbox", "run_values", "run_tags", "remote_steps")
+"""Every table whose rows belong to a run, and go with it: each has a statement `remove_TABLE`. Who makes a table with
+the id of a run in it adds it here; a test looks for tables that were forgotten."""
+_REMOVING = tuple(f"remove_{table}" for table in (*DEPENDENT, "runs"))
+
+
+def remove(runs: Sequence[Ended], alone: bool) -> Flow[Removal | None]:
+    """Take runs away that still stand as they were found, and that nobody needs or holds. Whoever comes ``alone``
+    leaves it to others who are at it already: then there is None."""
+    if not runs:
+        return Removal([], [], [])
+    if alone:
+        [(ours,)] = yield from ask("remover_turn")
+        if not ours:
+            return None
+    found = [Ended(*row) for row in (yield from ask("lock_ended", Rows([run.fence for run in runs])))]
+    free = [run for run in found if needed_by(run) is None]
+    return (yield from _take_away((yield from _take_out_links(free))))
+
+
+def delete(run_id: str) -> Flow[Ended | None]:
+    """One run, waited for. The run as it was if it has ended, and None if it has not, or is a step, or is gone: then,
+    and if somebody needs it, nothing was done."""
+    yield from ask("lock_runs", [run_id])
+    found = [Ended(*row) for row in (yield from ask("ended", [run_id]))]
+    if not found:
+        return None
+    if needed_by(found[0]) is None:
+        yield from _take_away((yield from _take_out_links(found)))
+    return found[0]
+
+
+def _take_out_links(runs: Sequence[Ended]) -> Flow[list[Ended]]:
+    """Chains of runs are closed where links in their middle go; links between runs that somebody holds stay."""
+    chains = mended(run for run in runs if run.linked)
+    if not chains:
+        return list(runs)
+    ends = sorted({run_id for before, after, _ in chains for run_id in (before, after)})
+    free = {row[0] for row in (yield from ask("lock_links", ends))}
+    closed = [(before, after) for before, after, _ in chains if {before, after} <= free]
+    yield from put("join_links", closed)
+    stay = {link for before, after, links in chains if (before, after) not in closed for link in links}
+    return [run for run in runs if run.id not in stay]
+
+
+def _take_away(runs: Sequence[Ended]) -> Flow[Removal]:
+    """All rows of runs that are locked in this transaction, and of the steps of those that are dag runs."""
+    ids = [run.id for run in runs]
+    if not ids:
+        return Removal([], [], [])
+    dags = [run.id for run in runs if run.dag]
+    steps = [row[0] for row in (yield from ask("steps_of_dags", dags))] if dags else []
+    yield from put_each(_REMOVING, [(run_id,) for run_id in (*ids, *steps)])
+    return Removal(ids, steps, [run.origin_id for run in runs if run.origin_id is not None])

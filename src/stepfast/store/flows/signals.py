@@ -1,0 +1,200 @@
+"""Mail: signals that are sent, and mail that was only inserted and is taken to its runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...model.records import Answer, Lane, Mail
+from ...model.run_state import Standing
+from ...model.status import (
+    MAIL_CANCEL,
+    MAIL_ENDS,
+    MAIL_RESCHEDULE,
+    MAIL_RESUME,
+    MAIL_SIGNAL,
+    NO_SUCH_STEP,
+    REASON_CONTINUED,
+)
+from ...model.transitions.operator import NewTime, from_mail, way_to_cancel
+from ...model.transitions.signals import wake, wanted_mail, way_to_signal
+from ..store import Delivery, mailbox_full
+from .base import COMMIT, Flow, Rows, ask, change, found, lock_free, lock_run, put
+from .flush import Settlement
+from .operating import Moved, cancel_dags, cancel_runs, reschedule_runs, resume_runs
+
+MailId = tuple[str, str]
+"""A run, and the id of a piece of mail in its mailbox."""
+
+
+# -- sending -----------------------------------------------------------------------------------------------
+
+
+def send(mail: Mail, again: bool, most: int) -> Flow[Answer]:
+    """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so."""
+    run, now = yield from lock_run(mail.run_id)
+    if run is None:
+        return Answer(None)
+    if run.is_dag:
+        return (yield from _send_to_step(run, mail, again, most))
+    return (yield from _send_to(run, mail, again, most, now))
+
+
+def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flow[Answer]:
+    answer = Answer(run.status, run.reason, running=run.held)
+    way = way_to_signal(run.status, run.reason)
+    if way == "forward":
+        yield from _forward_all(run)
+    if again and (yield from ask("was_taken_by_any", run.id, mail.id)):
+        answer.done = True
+    elif way == "take":
+        values = (run.id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
+        if (yield from ask("send", *values, most, mail.trace)):
+            after = wake(run, 1, 0, now)
+            yield from change([after])
+            answer.lane = run.lane if after.ready and not run.ready else None
+        elif not (yield from ask("is_there", run.id, mail.id)):
+            raise mailbox_full(run.id, most)
+        answer.done = True
+    return answer
+
+
+def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Answer]:
+    """A signal to a dag run is for the step of its name. One that was taken has done its work, even if by now the step
+    has come to its end."""
+    runs, now = found((yield from ask("lock_step_named", dag.id, mail.name)))
+    for step in runs.values():
+        answer = yield from _send_to(step, mail, again, most, now)
+        if answer.done:
+            return Answer(dag.status, dag.reason, True, answer.lane, running=answer.running)
+    return Answer(dag.status, NO_SUCH_STEP if way_to_signal(dag.status) == "take" else dag.reason)
+
+
+def _forward_all(run: Standing) -> Flow[None]:
+    """What was only inserted for a run that went on as others, or for one of these, goes on before the sender does: it
+    was sent earlier. All of them are waited for in the order of their ids, so nothing else may be in hand."""
+    yield COMMIT
+    mail: list[MailId] = [(row[0], row[1]) for row in (yield from ask("undelivered_of", run.id))]
+    boxes, now = yield from _open(mail)
+    if boxes:
+        yield from _hand_over(boxes, now)
+
+
+# -- delivering --------------------------------------------------------------------------------------------
+
+
+class _Box(NamedTuple):
+    """A run, locked in this transaction, and what has come for it: (id, kind) of each piece of mail."""
+
+    run: Standing
+    mail: list[tuple[str, str]]
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a cancellation is among it."""
+        return any(kind == MAIL_CANCEL for _, kind in self.mail)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether somebody lets it go on."""
+        return any(kind == MAIL_RESUME for _, kind in self.mail)
+
+    @property
+    def moves(self) -> list[MailId]:
+        """Mail that asks for another time, or another priority."""
+        return [(self.run.id, mail_id) for mail_id, kind in self.mail if kind == MAIL_RESCHEDULE]
+
+
+def deliver(limit: int) -> Flow[Delivery]:
+    """The oldest mail that was only inserted, and whose runs nobody holds just now."""
+    mail: list[MailId] = [(row[0], row[1]) for row in (yield from ask("undelivered", limit))]
+    if not mail:
+        return Delivery(set(), False, False, len((yield from ask("remove_orphans", limit))))
+    boxes, now = yield from _open(mail)
+    apart = [box.run.id for box in boxes if box.run.is_dag and (box.cancels or box.resumes or box.moves)]
+    done = yield from _hand_over([box for box in boxes if box.run.id not in apart], now)
+    if not apart:
+        return done
+    # To cancel, resume or reschedule a dag run its steps are waited for, so nothing else may be in hand.
+    yield COMMIT
+    dags = yield from lock_free(apart)
+    boxes, now = yield from _open([each for each in mail if each[0] in dags.runs])
+    more = yield from _hand_over(boxes, now)
+    return Delivery(
+        done.lanes | more.lanes,
+        done.ended or more.ended,
+        done.running or more.running,
+        done.moved + more.moved,
+        done.asked or more.asked,
+    )
+
+
+def _open(mail: Sequence[MailId]) -> Flow[tuple[list[_Box], int]]:
+    """Looked at again, now that their runs are locked: somebody else may have delivered some of them meanwhile."""
+    if not mail:
+        return [], 0
+    rows = yield from ask("still_undelivered", Rows(mail))
+    runs, now = found(row[2:] for row in rows)
+    return [_Box(runs[row[3]], list(zip(row[0], row[1], strict=True))) for row in rows], now
+
+
+def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
+    """Cancellations first: what they end needs no answers any more."""
+    after, lanes, ended = yield from _cancel([box.run for box in boxes if box.cancels], now)
+    asked = any(run.held for run in after.values())
+    resumed = yield from resume_runs([after.get(box.run.id, box.run) for box in boxes if box.resumes], now)
+    after |= {run.id: run for run in resumed.runs}
+    lanes |= resumed.lanes
+    moved = yield from _reschedule({box.run.id: after.get(box.run.id, box.run) for box in boxes}, boxes, now)
+    after |= {run.id: run for run in moved.runs}
+    lanes |= moved.lanes
+    kept, gone, forwarded, woken = list[MailId](), list[MailId](), list[MailId](), list[Standing]()
+    for number, box in enumerate(boxes, 1):
+        run = after.get(box.run.id, box.run)
+        wanted = wanted_mail(run)
+        count = Counter(kind for _, kind in box.mail if kind in wanted)
+        if count:
+            woken.append(wake(run, count[MAIL_SIGNAL], sum(count[kind] for kind in MAIL_ENDS), now, number))
+            lanes |= {run.lane} if woken[-1].ready and not run.ready else set()
+        for mail_id, kind in box.mail:
+            (kept if kind in wanted else gone).append((run.id, mail_id))
+            if kind not in wanted and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
+                forwarded.append((run.id, mail_id))
+    yield from put("delivered", kept)
+    yield from _forward(forwarded)
+    yield from put("take_mail", gone)
+    yield from change(woken)
+    running = any(run.held for run in (*(box.run for box in boxes), *after.values()))
+    return Delivery(lanes, ended, running, len(kept) + len(gone), asked)
+
+
+def _forward(mail: Sequence[MailId]) -> Flow[None]:
+    """Mail for runs that went on as others goes to the last of these."""
+    if not mail:
+        return
+    heirs = {row[0]: row[1] for row in (yield from ask("heirs", sorted({run_id for run_id, _ in mail})))}
+    yield from put("forward", [(*each, heirs[each[0]]) for each in mail if heirs[each[0]] != each[0]])
+
+
+def _reschedule(runs: Mapping[str, Standing], boxes: Sequence[_Box], now: int) -> Flow[Moved]:
+    """Move the runs that mail asks it for. Where several pieces do, the last one counts."""
+    mail = [each for box in boxes for each in box.moves]
+    if not mail:
+        return Moved()
+    wanted: dict[str, NewTime] = {}
+    for run_id, value in (yield from ask("words", Rows(mail))):
+        if (found := from_mail(value)) is not None:
+            wanted[run_id] = found
+    return (yield from reschedule_runs([(runs[run_id], what) for run_id, what in wanted.items()], now))
+
+
+def _cancel(runs: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:
+    """How these runs stand when they are cancelled, where something is ready now, and whether any has ended."""
+    if not runs:
+        return {}, set(), False
+    failing = {run.id: run for run in runs if way_to_cancel(run) == "fail" and not run.failing}
+    done = (yield from cancel_dags(failing, now)) if failing else Settlement()
+    cancelled = yield from cancel_runs(runs, now)
+    after = {run.id: run for run in (*done.runs, *cancelled.runs)}
+    return after, done.lanes | cancelled.lanes, cancelled.ended or bool(done.ended)

@@ -1,0 +1,273 @@
+"""Connections that callers bring along.
+
+Which drivers and libraries are supported, and how they are used without harm to their owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from ...callers_thread import beside_the_loop, callers_thread, refuse_without_loop
+from ...errors import ConfigurationError, DatabaseUnavailable
+from .connections import know_arrays
+from .errors import translate
+from .transactions import callers_transaction, is_gone
+
+T = TypeVar("T")
+
+_IDLE = 0
+"""The status of a connection without a transaction, in the words of libpq, which all of them use."""
+_NUMBERED = re.compile(r"%|\$(\d+)")
+
+
+class Foreign:
+    """A connection of another driver. Rows are dicts."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection is closed."""
+        return bool(self.connection.closed)
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows of a statement, none if it has none."""
+        raise NotImplementedError
+
+    async def execute(self, sql: str, *values: Any) -> None:
+        """Run a statement whose rows nobody wants."""
+        await self.fetch(sql, *values)
+
+    async def fetchrow(self, sql: str, *values: Any) -> dict[str, Any] | None:
+        """The first row, if there is one."""
+        rows = await self.fetch(sql, *values)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *values: Any) -> Any:
+        """The first value of the first row, if there is one."""
+        row = await self.fetchrow(sql, *values)
+        return None if row is None else next(iter(row.values()))
+
+
+class ForeignAsync(Foreign):
+    """An ``AsyncConnection`` of psycopg's, in its own event loop."""
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows of a statement."""
+        async with self.connection.cursor(row_factory=_as_tuples) as cursor:
+            await cursor.execute(_renamed(sql), _named(values))
+            return _rows(cursor, await cursor.fetchall() if cursor.description else [])
+
+
+class ForeignSync(Foreign):
+    """A connection that blocks whoever uses it, so it is used in the caller's own thread or in one of its own."""
+
+    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows of a statement."""
+        return await beside_the_loop(lambda: self._fetch(sql, values), self.connection.cancel)
+
+    def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+        with _plain_cursor(self.connection) as cursor:
+            cursor.execute(_renamed(sql), _named(values))
+            return _rows(cursor, cursor.fetchall() if cursor.description else [])
+
+
+def _plain_cursor(connection: Any) -> Any:
+    """Whatever its owner has set, one whose rows are tuples."""
+    if _comes_from(connection, "psycopg2"):
+        return connection.cursor(cursor_factory=_plain_class())
+    return connection.cursor(row_factory=_as_tuples)
+
+
+def _plain_class() -> Any:
+    """psycopg2's own class of cursors, found without an import."""
+    return sys.modules["psycopg2.extensions"].cursor
+
+
+def _as_tuples(_cursor: Any) -> Any:
+    """A row factory of psycopg's."""
+    return tuple
+
+
+def _rows(cursor: Any, found: Sequence[Any]) -> list[dict[str, Any]]:
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+@functools.lru_cache(maxsize=256)
+def _renamed(sql: str) -> str:
+    return _NUMBERED.sub(lambda found: "%%" if found[1] is None else f"%({found[1]})s", sql)
+
+
+def _named(values: Sequence[Any]) -> dict[str, Any]:
+    return {str(number): value for number, value in enumerate(values, 1)}
+
+
+# -- which of them it is -------------------------------------------------------------------------------------
+
+
+def is_foreign(connection: Any) -> bool:
+    """Whether this is a connection of one of these drivers."""
+    return _comes_from(connection, "psycopg", "psycopg2") and hasattr(connection, "cursor")
+
+
+def adapted(connection: Any) -> Foreign:
+    """The connection with our words. Most drivers begin a transaction with the first statement. One that commits each
+    by itself would commit a start before its owner has decided anything, so it is refused unless one is open."""
+    is_async = hasattr(type(connection), "__aenter__")
+    theirs = ForeignAsync(connection) if is_async else ForeignSync(connection)
+    ask = getattr(connection, "get_transaction_status", None)  # psycopg2's
+    status = int(ask() if ask is not None else connection.info.transaction_status)
+    if not theirs.gone and connection.autocommit and status == _IDLE:
+        raise ConfigurationError(
+            "connection= commits each statement by itself (autocommit), and no transaction is open on it: nothing was "
+            "written. Begin one (`with connection.transaction(): …`), or leave connection= out"
+        )
+    return theirs
+
+
+async def beneath(connection: Any) -> Any:
+    """The driver's connection beneath a ``Session`` or ``Connection`` of SQLAlchemy's. A registry of sessions
+    (``scoped_session``) has one for each thread, so it is asked in that of the caller."""
+    if callers_thread() is None:
+        connection = _of_this_thread(connection)
+    return await beside_the_loop(lambda: _sync_driver_connection(_of_this_thread(connection)), lambda: None)
+
+
+def _of_this_thread(connection: Any) -> Any:
+    return connection() if hasattr(connection, "registry") and callable(connection) else connection
+
+
+def _sync_driver_connection(connection: Any) -> Any:
+    """The driver's connection beneath one of SQLAlchemy's, which must know of a transaction, or it would not commit."""
+    if hasattr(connection, "get_bind"):
+        connection = connection.connection()  # a session's
+    if connection.closed:
+        raise DatabaseUnavailable("the connection that was passed is closed")
+    if not connection.in_transaction():
+        connection.begin()
+    return connection.connection.driver_connection
+
+
+def _comes_from(thing: Any, *packages: str) -> bool:
+    """Whether its class, or one that this is derived from, is of one of these packages."""
+    return any(kind.__module__.partition(".")[0] in packages for kind in type(thing).__mro__)
+
+
+_ACCEPTED = (
+    "connection= takes a connection of asyncpg's or psycopg's, or a SQLAlchemy Session, Connection, AsyncSession or "
+    "AsyncConnection over one of these, with the database that Stepfast works on"
+)
+
+
+class Callers:
+    """Lets callers' connections in, once it is known that they lead to our own database: another one may have the same
+    tables, and what is started there is started for nobody here."""
+
+    def __init__(self, identity: str, ask_ours: Callable[[str], Awaitable[Any]]) -> None:
+        self._identity = identity
+        self._ask_ours = ask_ours
+        self._ours: Any = None
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Connections that were compared with ours."""
+
+    async def learn(self, connection: Any) -> None:
+        """Which database is ours, from a connection that is at hand: later there may be none to spare."""
+        self._ours = await connection.fetchrow(self._identity)
+
+    @contextlib.asynccontextmanager
+    async def within(self, connection: Any) -> AsyncIterator[Any]:
+        """The driver's connection, in the transaction that its owner has open; if there is none, in one for this call.
+
+        What goes wrong with the owner's transaction (a deadlock, a serialisation failure) comes out as it is: only the
+        owner can begin again."""
+        theirs = await _driver_connection(connection)
+        if _gone(theirs):
+            raise DatabaseUnavailable("the connection that was passed is closed")
+        try:
+            async with _joined(theirs):
+                await self._compare(theirs)
+                yield theirs if isinstance(theirs, Foreign) else know_arrays(theirs)
+        except Exception as error:
+            known = translate(error)
+            if known is error or (isinstance(known, DatabaseUnavailable) and not _gone(theirs)):
+                raise
+            raise known from error
+
+    async def _compare(self, connection: Any) -> None:
+        """Once for each connection. After a restart, or when another server has taken over, ours is asked for anew."""
+        if isinstance(connection, Foreign):
+            itself = connection.connection
+        else:
+            itself = getattr(connection, "_con", connection)  # a pool gives a new wrapper each time
+        if itself in self._known:
+            return
+        theirs: Any = await connection.fetchrow(self._identity)
+        if not _same(theirs, self._ours):
+            self._ours = await self._ask_ours(self._identity)
+        if not _same(theirs, self._ours):
+            raise ConfigurationError(
+                f"connection= leads to another database ({theirs['name']!r}) than the one that Stepfast works on "
+                f"({self._ours['name']!r}), or to another server: nothing was written"
+            )
+        self._known.add(itself)
+
+
+def _joined(theirs: Any) -> contextlib.AbstractAsyncContextManager[None]:
+    """The owner's transaction; with our own driver, where none is open, one for this call."""
+    if isinstance(theirs, Foreign) or theirs.is_in_transaction():
+        return contextlib.nullcontext()
+    return callers_transaction(theirs)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two drivers tell of the same database."""
+    return other is not None and [*one.values()] == [*other.values()]
+
+
+def _gone(theirs: Any) -> bool:
+    return theirs.gone if isinstance(theirs, Foreign) else is_gone(theirs)
+
+
+async def _driver_connection(connection: Any) -> Any:
+    """The driver's connection, which may have something of SQLAlchemy's around it; one that is not of our own driver
+    with our driver's words."""
+    theirs = connection
+    if hasattr(type(connection), "__aenter__") or isinstance(connection, asyncpg.Connection):
+        refuse_without_loop()
+    if not _is_driver(connection):
+        try:
+            theirs = await (_beneath if hasattr(connection, "run_sync") else beneath)(connection)
+        except (AttributeError, TypeError):
+            raise ConfigurationError(f"{_ACCEPTED}; not {_kind(connection)}") from None
+        if not _is_driver(theirs):
+            raise ConfigurationError(f"{_ACCEPTED}; not one over {_kind(theirs)}")
+    return adapted(theirs) if is_foreign(theirs) else theirs
+
+
+async def _beneath(connection: Any) -> Any:
+    """SQLAlchemy is known by its methods: a session gives its connection, that one the driver's."""
+    alchemist = await connection.connection() if hasattr(connection, "get_bind") else connection
+    theirs = (await alchemist.get_raw_connection()).driver_connection
+    if is_foreign(theirs) or not theirs.is_in_transaction():
+        # SQLAlchemy sends its BEGIN with the first statement that passes through it. Before that we would be outside
+        # of its transaction, and what we write would stay when it is rolled back.
+        await alchemist.exec_driver_sql("SELECT 1")
+    return theirs
+
+
+def _is_driver(connection: Any) -> bool:
+    return isinstance(connection, asyncpg.Connection) or is_foreign(connection)  # also one out of a pool
+
+
+def _kind(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"

@@ -1,0 +1,35 @@
+"""Drives flows (``store/flows``) in the writer's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from ..flows.base import Ask, Carry, Flow, Put, PutEach, Remove, Request, Start, T
+from .bulk_rows import execute_wide, fetch
+from .starts import start
+
+
+def drive(database: sqlite3.Connection, sql: dict[str, str], flow: Flow[T]) -> T:
+    """The whole of a flow. Everything happens in the transaction of the writer's job, so that nothing is committed in
+    between."""
+    answer: Any = None
+    try:
+        while True:
+            answer = _answer(database, sql, flow.send(answer))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request) -> Any:
+    if isinstance(request, Ask):
+        return fetch(database, sql[request.name], request.arguments)
+    if isinstance(request, Put):
+        return execute_wide(database, sql[request.name], request.rows)
+    if isinstance(request, PutEach):
+        for name in request.names:
+            execute_wide(database, sql[name], request.rows)
+        return None
+    assert not isinstance(request, (Carry, Remove)), "no transport is in a SQLite file"
+    return start(database, sql, request.runs) if isinstance(request, Start) else None
