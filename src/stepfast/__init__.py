@@ -2,16 +2,13 @@
 
 from .app import Stepfast
 from .checking import CheckedRun
-from .engine.branches import BranchCall, MapCall
+from .engine.call import DurableCall
 from .engine.children import ChildRun
+from .engine.concurrency import BranchCall, FirstCall, MapCall
 from .engine.context import Context
-from .engine.dag import Dag
-from .engine.dag_context import DagContext, DagSyncContext
-from .engine.durable_call import DurableCall
-from .engine.first import FirstCall
-from .engine.scope import cancelled
-from .engine.step import step
-from .engine.step_call import StepCall
+from .engine.dag import Dag, DagContext, DagSyncContext
+from .engine.host import cancelled
+from .engine.step import StepCall, step
 from .engine.sync_context import SyncContext
 from .engine.workflow import Workflow
 from .errors import (

@@ -16,8 +16,8 @@ from .connected import Connected
 from .connecting import Connections
 from .debouncing import check_debounce, debounced
 from .engine.dag import Dag, dag_from_spec, dag_options
-from .engine.kinds import refuse_in_workflow
-from .engine.observing import Observer, check_observer, observers_of
+from .engine.invocation import refuse_in_workflow
+from .engine.observers import UNTOLD, Observer, check_observer, observers_of, starting
 from .engine.options import (
     ChildKeywords,
     DagKeywords,
@@ -27,7 +27,6 @@ from .engine.options import (
     WorkerKeywords,
     shows_options,
 )
-from .engine.sending import UNTOLD, starting
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, ContextMisuse, RunNotFound, UnknownWorkflow
 from .listing import ListKeywords, store_filters

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from .engine.clock import Clock
+from .engine.host import Clock
 from .errors import StepfastError
 from .model.records import NewRun
 from .store import Store

@@ -16,16 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+from .engine.compensation import unreachable
 from .engine.dag import Dag
 from .engine.dag_run import steps_gone, undos_gone
 from .engine.execution import Execution
-from .engine.handler import decode_input
-from .engine.kinds import kind_of
-from .engine.matching import CAUSES, recorded_as
+from .engine.history import CAUSES, recorded_as
+from .engine.host import Recorder
+from .engine.invocation import Replaying, decode_input, kind_of, replay
 from .engine.options import Seconds
-from .engine.recorder import Recorder
-from .engine.replay_only import Replaying, replay
-from .engine.undo import unreachable
 from .engine.workflow import Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
 from .model import status

@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from .bounds import Bounds
-from .engine.clock import Clock
-from .engine.observing import Observers
+from .engine.host import Clock
+from .engine.observers import Observers
 from .engine.workflow import Workflow
 from .errors import UnknownWorkflow
 from .model.records import NewRun

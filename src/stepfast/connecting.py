@@ -13,8 +13,8 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from .connected import Connected
-from .engine.clock import Clock
-from .engine.observing import Observers
+from .engine.host import Clock
+from .engine.observers import Observers
 from .errors import ConfigurationError
 from .settings import Settings
 from .store import Store

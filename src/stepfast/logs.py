@@ -11,7 +11,7 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-from .engine.scope import current_call, current_execution
+from .engine.host import current_call, current_execution
 
 NAMES: Final = ("run_id", "workflow", "attempt", "worker", "step", "trace_id", "span_id")
 """What may be added."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from .engine.clock import Clock
+from .engine.host import Clock
 from .errors import StepfastError
 from .model import status
 from .model.health import nobody_serves

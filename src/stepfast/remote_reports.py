@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from .engine.matching import UNDO
-from .engine.remote_call import REMOTE
+from .engine.history import UNDO
+from .engine.remote_step import REMOTE
 from .model import remote_steps as remote
 from .model import status
 from .model.cron import clock

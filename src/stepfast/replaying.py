@@ -7,9 +7,8 @@ from typing import Any
 
 from .checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun, Replayer, Verdict, as_claimed, judge
 from .engine.execution import Execution
-from .engine.kinds import kind_of
+from .engine.invocation import kind_of, replay
 from .engine.options import Seconds
-from .engine.replay_only import replay
 from .engine.workflow import Workflow
 from .exporting import Exported, read_export
 from .model import status

@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from .checking import DIVERGES, FITS, TOO_LONG, Replayer, Verdict, as_claimed, fits_dag
-from .engine.dag import Dag, DagStepWorkflow
-from .engine.dag_context import DagContext, DagSyncContext, DagView
+from .engine.dag import Dag, DagContext, DagStepWorkflow, DagSyncContext, DagView
 from .engine.dag_run import wanted
 from .engine.execution import Execution
-from .engine.failure import decode_error
-from .engine.replay_only import replay
+from .engine.invocation import replay
+from .engine.outcomes import decode_error
 from .engine.workflow import Workflow
 from .errors import AttemptTimeout, HistoryEnded, sentence
 from .exporting import Exported

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from .engine.children import STARTS
-from .engine.failure import shown_error
-from .engine.matching import UNDO
-from .engine.races import Winners, lost_to
-from .engine.sleeping import SLEEP, planned_end
-from .engine.step_call import STEP
-from .engine.undo import UNDO_BRANCH
+from .engine.compensation import UNDO_BRANCH
+from .engine.concurrency import Winners, lost_to
+from .engine.history import UNDO
+from .engine.outcomes import shown_error
+from .engine.step import STEP
+from .engine.timers import SLEEP, planned_end
 from .errors import sentence
 from .model import status
 from .model.graph import Graph

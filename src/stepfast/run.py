@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from . import nobody_serves
-from .engine.failure import decode_error
-from .engine.kinds import refuse_in_workflow
-from .engine.matching import PATCH
+from .engine.concurrency import winners_of
+from .engine.history import PATCH
+from .engine.invocation import refuse_in_workflow
+from .engine.observers import UNTOLD, signalling
 from .engine.options import Seconds
-from .engine.races import winners_of
-from .engine.sending import UNTOLD, signalling
+from .engine.outcomes import decode_error
 from .engine.signals import misfit
 from .errors import ConfigurationError, InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .exporting import export_run

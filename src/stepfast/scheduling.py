@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-from .engine.kinds import refuse_in_workflow
+from .engine.invocation import refuse_in_workflow
 from .engine.options import ScheduleKeywords, shows_options
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, InvalidState, ScheduleNotFound

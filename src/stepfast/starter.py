@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from .engine.clock import Clock
-from .engine.observing import Observers
+from .engine.host import Clock
+from .engine.observers import Observers
 from .errors import AppClosed, DatabaseRefused, StepfastError
 from .model.queue_config import Bound
 from .model.records import NewRun

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from .engine.clock import Clock
+from .engine.host import Clock
 from .errors import AppClosed, DatabaseUnavailable, RunNotFound, SchemaError
 from .model.records import Transition
 from .model.rows import Outcome

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.engine.signature import code_version
+from stepfast.engine.function_spec import code_version
 
 
 def made(source: str) -> Any:
@@ -43,7 +43,7 @@ def test_lines_of_another_text_are_not_taken_for_the_source(monkeypatch: pytest.
 
 def test_code_without_a_source_has_one_version_in_all_processes() -> None:
     program = (
-        "from stepfast.engine.signature import code_version\n"
+        "from stepfast.engine.function_spec import code_version\n"
         "space = {}\n"
         'exec(\'def f(a):\\n    return a in {"x", "y", "z"}, lambda: 1\', space)\n'
         "print(code_version(space['f']))"

@@ -432,7 +432,7 @@ async def test_an_internal_error_ends_the_run_and_says_so(app: Stepfast, monkeyp
     async def task() -> None:
         raise ValueError("x")
 
-    monkeypatch.setattr("stepfast.engine.endings.retry_delay", broken)
+    monkeypatch.setattr("stepfast.engine.outcomes.retry_delay", broken)
     run = await app.start(task)
     await app.drain()
     with pytest.raises(RunFailed, match=r"internal error of Stepfast ended the run .*: TypeError: a bug$"):

@@ -390,7 +390,7 @@ async def test_a_smaller_limit_of_a_map_goes_on_and_what_diverging_code_recorded
 async def test_calls_in_tasks_of_the_users_own_are_held_too(
     sqlite_url: str, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.engine.holding._ELSEWHERE", 1.0)
+    monkeypatch.setattr("stepfast.engine.history._ELSEWHERE", 1.0)
     gate = Gate()
 
     async def old(ctx: Context) -> str:

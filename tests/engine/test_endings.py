@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stepfast import Backoff, NonRetryableError, RetryLater
-from stepfast.engine import endings
+from stepfast.engine import outcomes
 from stepfast.errors import ContextMisuse, DeadlineExceeded, InvalidInput, NonDeterminismError
 from stepfast.model import status
 from stepfast.model.graph import DagStep, Graph
@@ -74,12 +74,12 @@ class Leaver:
 def test_a_failed_attempt_is_followed_by_another_while_that_can_help(
     error: Exception, attempt: int, verdict: tuple[str, float | None]
 ) -> None:
-    assert endings.judge(error, status.REASON_CODE, claimed(attempt=attempt), 3, BACKOFF, Random(1)) == verdict
+    assert outcomes.judge(error, status.REASON_CODE, claimed(attempt=attempt), 3, BACKOFF, Random(1)) == verdict
 
 
 def test_attempts_count_from_the_last_retry() -> None:
     late = claimed(attempt=12, first_attempt=12)
-    assert endings.judge(ValueError("no"), status.REASON_CODE, late, 3, BACKOFF, Random(1)).delay == 2.0
+    assert outcomes.judge(ValueError("no"), status.REASON_CODE, late, 3, BACKOFF, Random(1)).delay == 2.0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_attempts_count_from_the_last_retry() -> None:
 def test_a_run_that_fails_undoes_first_what_its_code_says_how_to_undo(
     undos: bool, undoing: bool, reason: str, end: str
 ) -> None:
-    move = endings.failed(Leaver(undos, undoing=undoing), "error", reason, None, FORMAT)
+    move = outcomes.failed(Leaver(undos, undoing=undoing), "error", reason, None, FORMAT)
     assert (move.status, move.reason, move.error) == (end, reason, "error")
     assert move.forget == ([] if end == status.COMPENSATING else [("", 4)])  # an undo needs the records
 
@@ -103,64 +103,64 @@ def test_a_run_that_fails_undoes_first_what_its_code_says_how_to_undo(
 def test_what_diverging_code_has_recorded_does_not_stay() -> None:
     run = Leaver()
     run.ledger.fresh = [("", 2)]
-    assert endings.failed(run, "error", status.REASON_CODE, None, FORMAT).drop == []
+    assert outcomes.failed(run, "error", status.REASON_CODE, None, FORMAT).drop == []
     run.diverged = NonDeterminismError("other code")
-    assert endings.failed(run, "error", status.REASON_NON_DETERMINISM, None, FORMAT).drop == [("", 2)]
-    assert endings.left_to_others(run, 1.5).drop == [("", 2)]
-    assert endings.left_to_others(run, 1.5).version == "v1"
+    assert outcomes.failed(run, "error", status.REASON_NON_DETERMINISM, None, FORMAT).drop == [("", 2)]
+    assert outcomes.left_to_others(run, 1.5).drop == [("", 2)]
+    assert outcomes.left_to_others(run, 1.5).version == "v1"
 
 
 @pytest.mark.parametrize("undos", [False, True])
 def test_a_cancelled_run_ends_or_is_undone(undos: bool) -> None:
-    move = endings.cancelled(Leaver(undos, recorded=True))
+    move = outcomes.cancelled(Leaver(undos, recorded=True))
     assert move.status == (status.COMPENSATING if undos else status.CANCELLED)
     assert (move.reason, move.error) == (status.REASON_CANCELLED, None)
 
 
 def test_a_cancelled_suspect_names_the_step_after_which_something_may_have_been_done() -> None:
-    assert "charge" in (endings.cancelled(Leaver(losses=2)).error or "")
+    assert "charge" in (outcomes.cancelled(Leaver(losses=2)).error or "")
 
 
 def test_a_run_that_waits_while_it_is_undone_goes_on_being_undone() -> None:
-    assert endings.waiting(Leaver(), 5, 1000, "time").status == status.WAITING
-    assert endings.waiting(Leaver(undoing=True), 5, 1000, "time").status == status.COMPENSATING
+    assert outcomes.waiting(Leaver(), 5, 1000, "time").status == status.WAITING
+    assert outcomes.waiting(Leaver(undoing=True), 5, 1000, "time").status == status.COMPENSATING
 
 
 def test_a_pause_carries_the_wakes_of_the_claim() -> None:
     """Whatever was seen since: a resume has taken the wish back, and moved the count on."""
-    assert endings.paused(Leaver()).wakes == 3
+    assert outcomes.paused(Leaver()).wakes == 3
 
 
 def test_an_attempt_that_ends_never_comes_back_in_the_same_millisecond() -> None:
-    move = endings.next_attempt(Leaver(recorded=True), "error", 0.0, None, FORMAT)
+    move = outcomes.next_attempt(Leaver(recorded=True), "error", 0.0, None, FORMAT)
     assert (move.status, move.delay_ms, move.next_attempt, move.recorded) == (status.QUEUED, 1, True, True)
 
 
 def test_only_the_end_of_a_step_means_something_to_its_dag_run() -> None:
     graph = Graph([DagStep("a", ())])
     step = Leaver(dag_step="a", dag_id="d")
-    for move in (endings.given_back(step), endings.waiting(step, 0, None, "time")):
-        endings.settle(step, move, graph)
+    for move in (outcomes.given_back(step), outcomes.waiting(step, 0, None, "time")):
+        outcomes.settle(step, move, graph)
         assert move.settled is None
-    done = endings.completed(step, "1", FORMAT)
-    endings.settle(step, done, graph)
+    done = outcomes.completed(step, "1", FORMAT)
+    outcomes.settle(step, done, graph)
     assert done.settled is not None and (done.settled.dag_id, done.settled.outcome) == ("d", status.COMPLETED)
 
 
 def test_a_caught_error_leads_somewhere_once_the_step_has_ended() -> None:
-    graph, outcome = Graph([DagStep("a", ())]), endings.caught_by("mend")
+    graph, outcome = Graph([DagStep("a", ())]), outcomes.caught_by("mend")
     undoing = Leaver(True, dag_step="a", dag_id="d")
-    move = endings.failed(undoing, "error", status.REASON_CODE, None, FORMAT)
-    endings.settle_caught(undoing, outcome, move, graph)
+    move = outcomes.failed(undoing, "error", status.REASON_CODE, None, FORMAT)
+    outcomes.settle_caught(undoing, outcome, move, graph)
     assert move.settled is None  # it undoes first
-    ended = endings.undone(undoing, FORMAT)
-    endings.settle_caught(undoing, outcome, ended, graph)
+    ended = outcomes.undone(undoing, FORMAT)
+    outcomes.settle_caught(undoing, outcome, ended, graph)
     assert ended.settled is not None and ended.settled.outcome == outcome
 
 
 def test_a_child_tells_its_parent() -> None:
     for parent in (None, "p"):
         run = Leaver(parent_id=parent)
-        move = endings.completed(run, "1", FORMAT)
-        endings.settle(run, move, None)
+        move = outcomes.completed(run, "1", FORMAT)
+        outcomes.settle(run, move, None)
         assert move.child == (parent is not None)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Settings, Stepfast
-from stepfast.engine.durable_call import Race
+from stepfast.engine.call import Race
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
 from tests.worker.spying import HeldReply

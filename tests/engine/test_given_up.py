@@ -214,7 +214,7 @@ async def test_a_timeout_that_did_not_fire_does_not_fire_in_a_replay_that_is_hel
 async def test_code_that_does_not_give_up_again_is_not_waited_for_for_ever(
     memory: Stepfast, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.engine.durable_call._PATIENCE", 0.05)
+    monkeypatch.setattr("stepfast.engine.call._PATIENCE", 0.05)
     gate, begun = Gate(), asyncio.Event()
 
     async def slow() -> None:

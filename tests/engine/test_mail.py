@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Settings, SignalTimeout, Stepfast
-from stepfast.engine.inbox import Inbox
-from stepfast.engine.mail_reader import MailReader
-from stepfast.engine.scope import current_execution
+from stepfast.engine.host import current_execution
+from stepfast.engine.waits import Inbox, MailReader
 from stepfast.model.records import Look, Mail, Mailbox
 from stepfast.worker.mailman import Mailman
 from tests.engine.conftest import MakeApp

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from stepfast import Context, Stepfast
-from stepfast.engine.signature import by_name
+from stepfast.engine.function_spec import by_name
 from tests.engine.conftest import ON_BOTH
 from tests.support.waiting import rows_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepfast import Context, NonDeterminismError, RunFailed, Stepfast
-from stepfast.engine.matching import PAGE
+from stepfast.engine.history import PAGE
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, eventually, interrupt
 

@@ -22,7 +22,7 @@ from stepfast import (
     Stepfast,
     SyncContext,
 )
-from stepfast.engine.sleeping import wakes_at
+from stepfast.engine.timers import wakes_at
 from stepfast.model.ids import new_id
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from stepfast.engine.promise import Promise, wake_all
+from stepfast.engine.host import Promise, wake_all
 
 here: ContextVar[str] = ContextVar("here")
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast import Context, QueueFull, Stepfast
 from stepfast.bounds import Bounds
-from stepfast.engine.clock import Clock
+from stepfast.engine.host import Clock
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE
 from tests.worker.spying import HeldReply

@@ -12,7 +12,7 @@ import pytest
 
 import stepfast
 from stepfast import Backoff, Context, NonRetryableError, RunFailed, Stepfast
-from stepfast.engine.run_logging import tell_each
+from stepfast.engine.observers import tell_each
 from stepfast.settings import Settings
 
 SOURCE = Path(stepfast.__file__).parent

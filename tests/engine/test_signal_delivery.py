@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, DatabaseUnavailable, Run, Settings, Stepfast
-from stepfast.engine.inbox import Inbox
-from stepfast.engine.scope import current_execution
-from stepfast.engine.scope import wake as time_is_up
+from stepfast.engine.host import current_execution
+from stepfast.engine.host import wake as time_is_up
+from stepfast.engine.waits import Inbox
 from stepfast.model.records import Mailbox
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt

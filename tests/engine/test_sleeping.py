@@ -11,7 +11,7 @@ import pytest
 
 from stepfast import Backoff, ConfigurationError, Context, RunFailed, Settings, Stepfast, SyncContext
 from stepfast.engine.execution import Execution
-from stepfast.engine.sleeping import wakes_at
+from stepfast.engine.timers import wakes_at
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, bystander, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, doomed, due, let_pass, reached, rows_of, wake

@@ -17,7 +17,7 @@ from typing import Any
 
 import asyncpg
 
-from stepfast.engine import undo
+from stepfast.engine import compensation
 from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, Mail
 from stepfast.model.status import TERMINAL
@@ -327,7 +327,7 @@ def without_bar(_: Arguments) -> None:
 
 def without_reverse(_: Arguments) -> None:
     """What was done first is undone first."""
-    undo.sorted = lambda items, key, reverse: sorted(items, key=key)  # type: ignore[attr-defined]
+    compensation.sorted = lambda items, key, reverse: sorted(items, key=key)  # type: ignore[attr-defined]
 
 
 def tell_tasks(_: Arguments) -> None:

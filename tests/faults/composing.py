@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from stepfast import Backoff, ChildFailed, Context, SignalTimeout, Stepfast, SyncContext, step
-from stepfast.engine.context_base import ContextBase
-from stepfast.engine.durable_call import DurableCall
+from stepfast.engine.call import DurableCall
+from stepfast.engine.context import ContextBase
 from tests.faults.audit import Database
 from tests.faults.evidence import ASKS, RAISES, RETURNS, Place
 from tests.faults.ledger import Ledger, now

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Stepfast
+from stepfast.engine.concurrency import FirstCall
 from stepfast.engine.execution import Execution
-from stepfast.engine.first import FirstCall
-from stepfast.engine.inbox import Inbox
-from stepfast.engine.scope import current_execution
+from stepfast.engine.host import current_execution
+from stepfast.engine.waits import Inbox
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 

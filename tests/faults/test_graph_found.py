@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.engine.execution import Execution
-from stepfast.engine.scope import current_execution
+from stepfast.engine.host import current_execution
 from stepfast.settings import Settings
 from stepfast.worker.errands import Errands
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once

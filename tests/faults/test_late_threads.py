@@ -13,8 +13,7 @@ import asyncpg
 import pytest
 
 from stepfast import Backoff, Stepfast, SyncContext
-from stepfast.engine.clock import Timer
-from stepfast.engine.scope import current_execution
+from stepfast.engine.host import Timer, current_execution
 from stepfast.settings import Settings
 from stepfast.worker.clockwork import Clockwork
 

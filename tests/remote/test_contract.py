@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.engine.remote_order import remote_order
+from stepfast.engine.remote_step import remote_order
 from stepfast.errors import ConfigurationError
 from stepfast.model.remote_steps import RemoteStep, is_stale, read_error
 from stepfast.remote import FatalError, Result, SqlTransport

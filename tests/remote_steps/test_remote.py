@@ -21,7 +21,7 @@ from stepfast import (
     Stepfast,
     SyncContext,
 )
-from stepfast.engine.remote_order import remote_order
+from stepfast.engine.remote_step import remote_order
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
 from stepfast.telemetry import Metrics, Observer, RemoteEnded, RemoteSent, metrics_text
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, everywhere, joined

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from stepfast import run, schedule_specs, scheduling, watcher
-from stepfast.engine.clock import Timer
+from stepfast.engine.host import Timer
 from stepfast.model import ids
 from stepfast.store.sqlite import ctx_transaction
 from stepfast.worker.clockwork import Clockwork, Pool

@@ -17,7 +17,7 @@ from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any
 
-from stepfast.engine.tasks import RunTask
+from stepfast.engine.host import RunTask
 
 EPOCH = 1_800_000_000.0
 """When the world begins, in seconds since 1970."""

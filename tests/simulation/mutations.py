@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from stepfast.engine import holding, ledger, step_call, undo, waits
+from stepfast.engine import compensation, step, waits
+from stepfast.engine import history as engine_history
 from stepfast.engine.execution import Execution
 from stepfast.model.transitions import dag, finish
 from stepfast.store.flows import flush as flow
@@ -70,9 +71,9 @@ def own_lease() -> Any:
 
 def retries() -> Any:
     """A step has one retry more than it was given."""
-    delay = vars(step_call)["retry_delay"]
+    delay = vars(step)["retry_delay"]
     return swapped(
-        step_call, "retry_delay", lambda error, failures, allowed, *rest: delay(error, failures, allowed + 1, *rest)
+        step, "retry_delay", lambda error, failures, allowed, *rest: delay(error, failures, allowed + 1, *rest)
     )
 
 
@@ -127,7 +128,7 @@ def forgotten_release() -> Any:
 
 def reverse() -> Any:
     """What was done first is undone first."""
-    return swapped(undo, "sorted", lambda items, key, reverse: sorted(items, key=key), create=True)
+    return swapped(compensation, "sorted", lambda items, key, reverse: sorted(items, key=key), create=True)
 
 
 def history() -> Any:
@@ -189,15 +190,15 @@ def held() -> Iterator[None]:
             check(self)
 
     def never(self: Any, call: Any) -> bool:
-        return self._over and holding.behind(self._execution, call.cursor) is None
+        return self._over and engine_history.behind(self._execution, call.cursor) is None
 
-    with swapped(waits.Waits, "release_if_at_rest", unless_holding), swapped(holding.Holds, "_goes", never):
+    with swapped(waits.Waits, "release_if_at_rest", unless_holding), swapped(engine_history.Holds, "_goes", never):
         yield
 
 
 def open_records() -> Any:
     """A worker remembers of a call that has ended that it was begun."""
-    return swapped(ledger, "_replaces", lambda new, old: False)
+    return swapped(engine_history, "_replaces", lambda new, old: False)
 
 
 ALL: dict[str, Mutation] = {

@@ -24,8 +24,8 @@ from stepfast import (
     SyncContext,
     step,
 )
-from stepfast.engine.durable_call import DurableCall
-from stepfast.engine.scope import current_call, current_execution
+from stepfast.engine.call import DurableCall
+from stepfast.engine.host import current_call, current_execution
 from stepfast.engine.workflow import Workflow
 from stepfast.errors import WaitTimeout
 from tests.faults.composing import key_of

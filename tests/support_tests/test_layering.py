@@ -23,7 +23,7 @@ def violations(tmp_path: Path, module: str, source: str) -> list[str]:
         ("cli/runs.py", "from stepfast.app import Stepfast\nfrom stepfast import settings"),
         ("worker/claimer.py", "from stepfast.engine import context\nimport stepfast.store.store"),
         (
-            "engine/matching.py",
+            "engine/history.py",
             "from ..store import protocol\nfrom ..errors import StepfastError\nfrom . import context",
         ),
         ("engine/__init__.py", "from .context import Context"),

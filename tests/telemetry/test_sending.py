@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast import Context, DagContext, InvalidState, Settings, Stepfast
-from stepfast.engine.sending import MOST, decoded, encoded
+from stepfast.engine.observers import MOST, decoded, encoded
 from stepfast.model.remote_steps import Result, Task
 from stepfast.telemetry import Observer, RunClaimed, RunReleasing, Sending, SendingEnded, SignalTaken
 from tests.remote_steps.memory import MemoryTransport, echo

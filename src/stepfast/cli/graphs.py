@@ -11,7 +11,7 @@ import typer
 from ..drawing import graph_svg
 from ..drawing.rails import Drawn, draw, levels
 from ..engine.dag import Dag
-from ..engine.matching import UNDO
+from ..engine.history import UNDO
 from ..errors import ConfigurationError
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..engine.races import FIRST
-from ..engine.undo import UNDO_BRANCH
+from ..engine.compensation import UNDO_BRANCH
+from ..engine.concurrency import FIRST
 from ..model import status
 from ..model.cron import clock
 from ..model.status import DAG_STEP

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..engine.matching import UNDO
+from ..engine.history import UNDO
 from ..model import status
 from ..reports import RunInfo, StepInfo
 from ..telling.words import count, listed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..engine.sleeping import SLEEP
+from ..engine.timers import SLEEP
 from ..model import status
 from ..model.status import DAG_STEP
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo

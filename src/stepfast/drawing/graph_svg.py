@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ..engine.matching import UNDO
+from ..engine.history import UNDO
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
 from ..model.status import DAG_STEP

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ..engine.children import RESULT
-from ..engine.matching import UNDO
-from ..engine.races import FIRST
-from ..engine.sleeping import SLEEP
+from ..engine.concurrency import FIRST
+from ..engine.history import UNDO
+from ..engine.timers import SLEEP
 from ..model import status
 from ..model.graph import APPROVAL, Graph
 from ..model.status import DAG_STEP

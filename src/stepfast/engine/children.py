@@ -12,10 +12,10 @@ from ..model.ids import child_id
 from ..model.records import Mail, NewRun, Parent, StepRecord, StepWith
 from ..model.rows import Outcome
 from ..settings import FORMAT
-from .cursor import Cursor
-from .durable_call import DurableCall, call_line
-from .scope import current_cursor
-from .sending import child_starts
+from .call import DurableCall, call_line
+from .history import Cursor
+from .host import current_cursor
+from .observers import child_starts
 from .workflow import Workflow
 
 if TYPE_CHECKING:

@@ -1,24 +1,27 @@
-"""``app.dag``: a workflow declared as steps and edges. Its steps are executed in parallel by all workers."""
+"""``app.dag``: a workflow declared as steps and edges, and what a step of one is given."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack, overload
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Unpack, overload
 
 import msgspec
 
-from ..errors import ConfigurationError, GraphError, NonRetryableError, SignalTimeout
+from ..errors import ConfigurationError, ContextMisuse, GraphError, NonRetryableError, SignalTimeout
 from ..model.backoff import seconds
 from ..model.graph import APPROVAL, STEP, DagStep, Graph, mermaid
 from ..model.names import check_name, check_signal, refuse_unknown
+from ..model.payload import Payloads
 from ..model.rows import Definition
 from ..model.status import DAG, DAG_STEP
 from ..settings import Settings
-from .dag_remote import is_served_elsewhere, served_elsewhere
-from .failure import type_name
+from .context import Context
+from .execution import Execution
+from .function_spec import name_of
 from .options import (
     After,
     Catch,
@@ -31,8 +34,10 @@ from .options import (
     ServedKeywords,
     shows_options,
 )
-from .signature import name_of
+from .outcomes import type_name
+from .remote_step import is_served_elsewhere, served_elsewhere
 from .step import NO_OPTIONS, StepFunction, StepOptions, recorded_name, step_options
+from .sync_context import SyncContext
 from .workflow import Workflow, WorkflowOptions, workflow_options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -429,3 +434,111 @@ def dag_options(said_by: str, **given: Unpack[DagKeywords]) -> WorkflowOptions:
 async def _finish(ctx: Any, input: Any = None) -> dict[str, Any]:
     """The code of a dag run itself; what it does is in ``dag_run``."""
     raise NotImplementedError
+
+
+Known = Mapping[str, tuple[str | None, int, int]]
+"""Step → (output, its format, when it was completed)."""
+
+
+class Outputs(Mapping[str, Any]):
+    """The outputs of completed steps that come before one, as they were when it became ready."""
+
+    def __init__(self, graph: Graph, dag_step: str | None, known: Known, until: int | None, payloads: Payloads) -> None:
+        self._graph = graph
+        self._dag_step = dag_step
+        self._known = known
+        self._until = until
+        self._payloads = payloads
+        self._before: set[str] | None = None
+
+    def __getitem__(self, step: str) -> Any:
+        if not self._has(step):
+            raise KeyError(self._why_not(step))
+        output, format_, _ = self._known[step]
+        return self._payloads.plain(output, format_, f"the output of step {step!r}")
+
+    def __iter__(self) -> Iterator[str]:
+        return (step for step in self._graph.dag_steps if self._has(step))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def _has(self, step: object) -> bool:
+        if step not in self._known or (self._dag_step is not None and step not in self._earlier()):
+            return False
+        return self._until is None or self._known[step][2] <= self._until  # type: ignore[index]
+
+    def __contains__(self, step: object) -> bool:
+        return self._has(step)
+
+    def _earlier(self) -> set[str]:
+        if self._before is None:
+            assert self._dag_step is not None
+            self._before = self._graph.ancestors(self._dag_step)
+        return self._before
+
+    def _why_not(self, step: str) -> str:
+        if step not in self._graph.dag_steps:
+            return f"there is no step {step!r} in this dag"
+        if self._dag_step is not None and step not in self._earlier():
+            return f"step {step!r} does not come before {self._dag_step!r}; name it in after="
+        return f"step {step!r} has no output: it was skipped, failed, or is not done yet"
+
+
+class DagView:
+    """What a step of a dag sees of its run."""
+
+    def __init__(self, graph: Graph, input: Any, known: Known, unreadable: Exception | None = None) -> None:
+        self.graph = graph
+        self.input = input
+        self.known = known
+        self.unreadable = unreadable
+        """Why the input of the dag run cannot be read, if so. Its steps can come to their ends all the same."""
+
+
+class _DagFacts:
+    """What both contexts of a step have beside the usual calls."""
+
+    _execution: Execution
+
+    input: Any
+    outputs: Outputs
+    step_name: str
+    output: Any = None
+    """In a compensation: what the step had returned."""
+
+    def _tell(self, execution: Execution, view: DagView, dag_step: str | None) -> None:
+        claimed = execution.claimed
+        self.input = view.input
+        self.step_name = dag_step or ""
+        self.outputs = Outputs(view.graph, dag_step, view.known, claimed.ready_at, execution.recorder.payloads)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the dag run."""
+        return self._execution.claimed.dag_id or self._execution.run_id
+
+    def continue_as(self, input: Any = None) -> NoReturn:
+        """Not for a step: others wait for its output."""
+        raise ContextMisuse("ctx.continue_as is for workflows; a step of a dag run cannot go on as another run")
+
+
+class DagContext(_DagFacts, Context):
+    """The context of an ``async def`` step of a dag."""
+
+    def __init__(self, execution: Execution, view: DagView, dag_step: str | None) -> None:
+        Context.__init__(self, execution)
+        self._tell(execution, view, dag_step)
+
+
+class DagSyncContext(_DagFacts, SyncContext):
+    """The context of a plain ``def`` step, which runs in a thread."""
+
+    def __init__(
+        self, execution: Execution, loop: asyncio.AbstractEventLoop, view: DagView, dag_step: str | None
+    ) -> None:
+        SyncContext.__init__(self, execution, loop)
+        self._tell(execution, view, dag_step)

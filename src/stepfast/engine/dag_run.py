@@ -15,15 +15,14 @@ from ..errors import AttemptEnded, DeadlineExceeded, StepFailed, StepfastError
 from ..model import status
 from ..model.graph import DagStep, Graph
 from ..model.rows import DagStepRow
-from .branches import finish_all, run_branch
-from .dag import Dag, DagStepWorkflow
-from .dag_context import DagContext, DagView
+from .compensation import call_undo, undo_cursor
+from .concurrency import finish_all, run_branch
+from .control import obey
+from .dag import Dag, DagContext, DagStepWorkflow, DagView
 from .execution import Execution
-from .failure import decode_error, step_failed, type_name
-from .heeding import obey
-from .run_logging import ids_of
+from .observers import ids_of
+from .outcomes import decode_error, step_failed, type_name
 from .step import Undoable
-from .undo import call_undo, undo_cursor
 
 
 class DagFailed(Exception):

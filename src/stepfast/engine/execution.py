@@ -1,38 +1,31 @@
-"""One attempt of one run, in memory: its history, its position counters, and whether it is still ours."""
+"""One attempt of one run, in memory: its history, its positions, and whether it is still held."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError, RecordedError, RunSuspended
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
-from . import endings
-from .clock import Timer
-from .cursor import Cursor
-from .heeding import heed, heed_now, must_go_on_first, obey, owes_record
-from .holding import Holds
-from .inbox import Inbox
-from .ledger import Ledger
-from .matching import History
-from .promise import Promise
-from .recorder import Recorder
-from .tasks import Tasks
-from .trail import Trail
-from .unplaced import UnplacedCall
-from .waits import Waits
+from . import outcomes
+from .call import DurableCall, UnplacedCall
+from .control import heed, heed_now, must_go_on_first, obey, owes_record
+from .history import UNDO, Cursor, History, Holds, Ledger, Trail
+from .host import Promise, Recorder, Tasks, Timer
+from .step import STEP
+from .waits import Inbox, Waits
 from .workflow import Workflow
 
 if TYPE_CHECKING:
     from ..model.graph import Graph
-    from .dag_context import DagView
-    from .durable_call import DurableCall
-    from .replay_only import Replaying
+    from .dag import DagView
+    from .invocation import Replaying
     from .step import Undoable
+
 
 E = TypeVar("E", bound=RecordedError)
 
@@ -416,7 +409,7 @@ class Execution:
         if self.closed is None and must_go_on_first(self):
             obey(self)
         elif self.closed is None:
-            self.leave(endings.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
+            self.leave(outcomes.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))
 
     @property
@@ -426,7 +419,7 @@ class Execution:
 
     def leave(self, transition: Transition) -> Promise[int]:
         """Journal the entry that ends this claim."""
-        endings.settle(self, transition, self.graph)
+        outcomes.settle(self, transition, self.graph)
         if self.recorder.observers is not None:
             self.recorder.observers.parts(self, transition)
         self.parting = parting = self.recorder.record(transition)
@@ -437,3 +430,58 @@ class Execution:
     def lose(self) -> None:
         """The fence refused us, or our lease is over."""
         self.close(LeaseLost(f"run {self.run_id} is no longer this worker's (claim {self.claim})"))
+
+
+_CALLS = frozenset({STEP, UNDO, "transaction", "wait_until"})
+"""Kinds of records whose calls call a function of the user's."""
+
+
+class Suspect(Execution):
+    """With its first new record it stops being a suspect, and its seat is free for another. A class of its own, so
+    that recording costs all other runs nothing more."""
+
+    def __init__(
+        self, claimed: Claimed, workflow: Workflow[Any, Any], recorder: Recorder, cleared: Callable[[], None]
+    ) -> None:
+        self._cleared = cleared
+        self._begun: set[tuple[str, int]] = set()
+        """Calls that the code came to before this claim's first record: the claims that were lost may have come to them
+        as well."""
+        super().__init__(claimed, workflow, recorder)
+
+    def take(self, call: DurableCall[Any]) -> StepRecord | None:
+        """Take the call's position; its record, if the step was done before."""
+        if not self.ledger.recorded:
+            self._begun.add((call.branch, call.position))
+        return super().take(call)
+
+    def marked(self, entry: StepDone) -> StepDone:
+        """With the number of workers that died while the call was under way, or may have been."""
+        losses = self.claimed.unrecorded_losses
+        if losses and entry.kind in _CALLS and (entry.branch, entry.position) in self._begun:
+            return entry._replace(losses=losses)
+        return entry
+
+    async def record(self, entry: StepDone | StepWith) -> int:
+        """Journal an outcome and wait for its commit; the database's time of it."""
+        return await super().record(self.marked(entry) if isinstance(entry, StepDone) else entry)
+
+    def _ledger_for(self, history: History) -> Ledger:
+        return _TellingLedger(history, self.recorder.settings.history_records, self._cleared)
+
+
+class _TellingLedger(Ledger):
+    """The ledger of a suspect, which tells of its first record."""
+
+    __slots__ = ("_cleared",)
+
+    def __init__(self, history: History, most: int, cleared: Callable[[], None]) -> None:
+        super().__init__(history, most)
+        self._cleared = cleared
+
+    def add(self, entry: StepDone, now: int) -> None:
+        """A record of this run is committed."""
+        first = not self.recorded
+        super().add(entry, now)
+        if first:
+            self._cleared()

@@ -16,10 +16,10 @@ from ..model import status
 from ..model.payload import json_schema
 from ..model.payload_check import first_problem
 from ..model.records import Mail, StepRecord, StepRunning, StepWith
-from .cursor import Cursor
-from .durable_call import DurableCall, time_given
-from .failure import encode_error, step_failed
-from .run_logging import ids_of
+from .call import DurableCall, time_given
+from .history import Cursor
+from .observers import ids_of
+from .outcomes import encode_error, step_failed
 
 if TYPE_CHECKING:
     from .execution import Execution

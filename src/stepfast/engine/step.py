@@ -1,19 +1,50 @@
-"""``@step``: a function with its own retries, timeout and backoff. Called directly it is just the function."""
+"""Steps: ``@step``, and the call of one, replayed from its record or tried until it has an outcome."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import copy
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, overload
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
-from ..errors import ConfigurationError
-from ..model.backoff import Backoff, check_backoff, seconds
+from ..cancellation import seen
+from ..errors import ConfigurationError, DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
+from ..model import status
+from ..model.backoff import Backoff, check_backoff, retry_delay, seconds
 from ..model.names import check_name, refuse_unknown
-from .declaring import check_function, check_types, check_undo, located, warn_if_types_are_lost
+from ..model.payload import Payloads
+from ..model.records import StepDone, StepRecord, StepRunning
+from ..settings import FORMAT
+from .call import DurableCall
+from .control import heed
+from .function_spec import (
+    Shape,
+    by_name,
+    check_function,
+    check_types,
+    check_undo,
+    is_async,
+    located,
+    mark_async,
+    name_of,
+    return_type,
+    warn_if_types_are_lost,
+)
+from .history import Cursor
+from .host import BlockingTry, RunTask, current_call, wake
+from .observers import tell_try
 from .options import StepKeywords, shows_options
-from .signature import Shape, is_async, mark_async, name_of, return_type
+from .outcomes import encode_error, step_failed, type_name
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -146,3 +177,390 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if function is not None:
         return kind(function, chosen, scope)
     return lambda wrapped: kind(wrapped, chosen, scope)
+
+
+T = TypeVar("T")
+
+STEP = "step"
+EXITS = (SystemExit, KeyboardInterrupt)
+"""What asyncio does not keep within a task, but lets out of the event loop, and so out of the worker."""
+
+
+class StepCall(DurableCall[T]):
+    """A call of ``ctx.step``: a function, tried until it has an outcome, which is then recorded."""
+
+    __slots__ = ("_args", "_arguments", "_calls", "_kwargs", "_last_error", "_work", "draws")
+
+    _own_arguments = 0
+    """How many arguments the function is given before those of the caller."""
+    _kind = STEP
+    """What its record says it is."""
+    _last_error: str
+    """What the last try ended with, if one has failed."""
+    _forgiven = 0
+    """How many of its failures do not count any more."""
+    _raised: BaseException | None = None
+    """What its function raised when it was called once more for the same try."""
+
+    def __init__(
+        self,
+        execution: Execution,
+        cursor: Cursor,
+        work: Work,
+        where: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._work = work
+        self._args = args
+        self._kwargs = kwargs
+        self._calls = 0
+        self.draws = 0
+        """What the function has drawn of ``ctx.random()`` and ``ctx.uuid()`` in this try."""
+        self._arguments: str | None = None
+        super().__init__(execution, cursor, self._kind, work.name, where)
+
+    def __str__(self) -> str:
+        return f"the result of {self.kind} {self.name!r}"
+
+    # -- replay or perform -----------------------------------------------------------------------------------
+
+    async def _perform(self) -> T:
+        execution = self._execution
+        if execution.replaying:
+            raise execution.replaying.ends_at(self)
+        execution.begin(self._cursor)
+        execution.active[self] = 0.0
+        try:
+            if execution.history.untaken:
+                await execution.hold_back(self, self._cursor)
+            if execution.own_tasks is not None:
+                execution.own_tasks.stop_if_late()
+            return await self._try_until_done()
+        except asyncio.CancelledError:
+            if execution.closed is not None:
+                raise execution.closed from None
+            try:
+                await self._record_cancelled()
+            finally:
+                execution.gave_up(self)  # also if the code is cancelled once more while it is recorded
+            raise
+        finally:
+            del execution.active[self]
+            execution.end(self._cursor)
+
+    def _value(self, record: StepRecord) -> T:
+        what = f"the recorded result of {self.kind} {self.name!r}"
+        payloads = self._execution.recorder.payloads
+        value: T = payloads.decode(record.output or "null", self._work.shape.returns, record.format, what)
+        if self._execution.replaying and record.arguments is not None and record.format == FORMAT:
+            self._compare_arguments(record.arguments)
+        if self._work.options.compensate is not None:
+            self._can_be_undone(value, record.seq)
+        return value
+
+    def _compare_arguments(self, recorded: str) -> None:
+        """Arguments that are not what they were come of something that is not recorded. It is only told: the step is
+        not called again, and whoever changed its code may mean it."""
+        now, replaying = self._encoded_arguments(), self._execution.replaying
+        if replaying is not None and now is not None and now != recorded:
+            replaying.other_arguments += (f"{self.kind} {self.name!r} (at {self.line})",)
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        return step_failed(self.name, error, (self.branch, self.position))
+
+    def _can_be_undone(self, value: Any, seq: int) -> None:
+        undo = self._work.options.compensate
+        assert undo is not None
+        args, kwargs = (value, *self._args), self._kwargs
+        if self._execution.replaying:  # the undo will be called when the code has gone on, and may have changed them
+            args, kwargs = tuple(map(self._as_given, args)), {key: self._as_given(arg) for key, arg in kwargs.items()}
+        self._execution.undoable.append(Undoable(seq, self.name, undo, args, kwargs, self.line))
+
+    def _as_given(self, argument: Any) -> Any:
+        """A copy, if it is data; a client or a lock must be the very same."""
+        with contextlib.suppress(Exception):  # its class may have a word in either, and is no reason to undo nothing
+            self._execution.recorder.payloads.encode(argument, "argument")
+            return copy.deepcopy(argument)
+        return argument
+
+    async def _try_until_done(self) -> T:
+        execution = self._execution
+        observers = execution.recorder.step_observers
+        failures = await self._earlier_failures() if execution.claimed.tries else 0
+        while True:
+            if execution.closed is not None:
+                raise execution.closed  # the attempt ended while this step waited: no further try
+            self._began = execution.active[self] = execution.clock.now()
+            self._calls = failures + 1
+            self.draws = 0
+            token = current_call.set(self)
+            execution.at_work += 1
+            theirs: Exception | None = None
+            try:
+                try:
+                    if observers is not None and observers.step_called:
+                        observers.step_begins(self)
+                    result = await self._call()
+                except BaseException as error:
+                    if observers is not None:
+                        observers.step_raised(self, self._began, error)
+                    if isinstance(error, Exception):
+                        theirs = error
+                        raise
+                    if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+                        raise
+                    raise execution.closed or exited(error) from None
+                else:
+                    if observers is not None:
+                        observers.step_ends(self, self._began)
+                finally:
+                    execution.at_work -= 1
+                    execution.active[self] = 0.0
+                    current_call.reset(token)
+                if type(self) is not StepCall:
+                    return await self._done(result)
+                # The same as `_done`, written out for the plain step: a coroutine less on the hot path.
+                output, value = execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
+                entry = self._made(status.COMPLETED, output)
+                await execution.record(entry)
+                if self._work.options.compensate is not None:
+                    self._can_be_undone(value, entry.seq)
+                return value  # type: ignore[no-any-return]
+            except (Exception, asyncio.CancelledError) as error:
+                if execution.closed is not None:
+                    raise execution.closed from None
+                if isinstance(error, asyncio.CancelledError) and being_cancelled():
+                    if not self._cancelled_itself():
+                        raise
+                    error = theirs = cancelled_by_code(error, f"step {self.name!r}")
+                failures += 1
+                due_at = await self._failed_once(error, theirs, failures)
+            await execution.waits.until(due_at, status.WAITING_RETRY)
+
+    def _cancelled_itself(self) -> bool:
+        """Whether nothing but the code of this step has cancelled the task: then a try has failed."""
+        task = asyncio.current_task()
+        return isinstance(task, RunTask) and task.withdraw(self)
+
+    async def _failed_once(self, error: BaseException, theirs: Exception | None, failures: int) -> int:
+        """A try failed, by what its function raised (theirs) or by its record: when the next one is due. If there is
+        none, the failure is recorded, and raised as the code sees it."""
+        execution, options = self._execution, self._work.options
+        settings = execution.recorder.settings
+        if isinstance(error, DatabaseRefused) and error is not theirs and error is not self._raised:
+            error = PayloadError(f"the database refused {self}: {error}")
+        if execution.recorder.observers is not None and error is not theirs and error is not self._raised:
+            execution.recorder.observers.refused(self, failures, error)
+        allowed = 1 + (settings.retries if options.retries is None else options.retries)
+        backoff = options.backoff or default_backoff(settings)
+        delay = retry_delay(error, failures - self._forgiven, allowed, backoff, execution.clock.random)
+        tell_try(self, error, failures, delay)
+        if execution.recorder.observers is not None:
+            execution.recorder.observers.try_fails(self, failures, error, delay)
+        if delay is None:
+            await self._record_failed(error, failures)
+        return await self._record_try(error, failures, int(delay * 1000))
+
+    async def _earlier_failures(self) -> int:
+        """Tries that failed before the run came here; the next one is not made before its time."""
+        tries = self._execution.claimed.tries.get((self.branch, self.position))
+        if tries is None:
+            return 0
+        if tries.due_at > self._execution.database_now():
+            await self._execution.waits.until(tries.due_at, status.WAITING_RETRY)
+        return tries.failures
+
+    @property
+    def execution(self) -> Execution:
+        """The attempt that it belongs to."""
+        return self._execution
+
+    # -- calling the function --------------------------------------------------------------------------------
+
+    def _call(self) -> Awaitable[Any]:
+        if not self._work.shape.is_async:
+            return self._call_in_thread()
+        call: Awaitable[Any] = self._work.function(*self._args, **self._kwargs)
+        return call if self._timeout is None else self._in_own_task(call)
+
+    def _in_own_task(self, call: Awaitable[Any]) -> Awaitable[Any]:
+        return self._bounded(self._execution.clock.task(_no_exit(call, self)))
+
+    @property
+    def _timeout(self) -> Any:
+        """Seconds that one try may take."""
+        own = self._work.options.timeout
+        return self._execution.recorder.settings.step_timeout if own is None else own
+
+    async def _call_in_thread(self) -> Any:
+        work = self._work
+        blocking = BlockingTry(work.function, self._args, self._kwargs)
+        try:
+            call = self._execution.recorder.run_in_thread(blocking)
+            result = await (call if self._timeout is None else self._bounded(asyncio.ensure_future(call)))
+        except BaseException:
+            blocking.abandoned = True
+            raise
+        return await result if is_awaitable(result) else result
+
+    async def _bounded(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for a try no longer than its timeout, even if it ignores being cancelled."""
+        waited, timer, timeout = {future}, None, self._timeout
+        if timeout is not None:
+            late = asyncio.get_running_loop().create_future()
+            waited.add(late)
+            timer = self._execution.clock.alarm(timeout, wake, late)
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if future.done():
+            if isinstance(future, asyncio.Task) and future.cancelled() and future.cancelling():
+                raise cancelled_by_code(asyncio.CancelledError(), f"step {self.name!r}")
+            return future.result()
+        future.cancel()
+        future.add_done_callback(seen)  # its error has been replaced
+        raise StepTimeout(f"step {self.name!r} took longer than its timeout of {timeout:g} s")
+
+    def note_progress(self, detail: str | None, data: str | None, since_ms: int) -> None:
+        """Say what the step is doing; nobody waits for it."""
+        execution = self._execution
+        execution.recorder.note(
+            StepRunning(
+                execution.run_id, execution.claim, self.branch, self.position, self.name, detail, data, since_ms,
+                execution.recorder.payloads.format,
+            )
+        )  # fmt: skip
+
+    # -- recording -------------------------------------------------------------------------------------------
+
+    async def _done(self, result: Any) -> T:
+        """Record a result; the code gets it as a replay will see it."""
+        execution = self._execution
+        output, value = execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
+        entry = self._made(status.COMPLETED, output)
+        await execution.record(entry)
+        if self._work.options.compensate is not None:
+            self._can_be_undone(value, entry.seq)
+        return value  # type: ignore[no-any-return]
+
+    async def _record_failed(self, error: BaseException, calls: int) -> NoReturn:
+        execution = self._execution
+        text = encode_error(error, execution.recorder.payloads)
+        execution.journal_note(self._failed_try(text, calls, 0, self._encoded_arguments()))
+        await self._record_outcome(self._made(status.FAILED, None, text))
+        raise AssertionError("the record of a failure raises it")
+
+    async def _record_cancelled(self) -> None:
+        """The workflow's own timeout gave this step up; it must do so again on replay."""
+        await self._record_to_the_end(self._given_up())
+
+    def _given_up(self) -> StepDone:
+        """The record of a step that was given up. Its time counts from the first try, or at least not from a later
+        one."""
+        if self._calls != 1:
+            self._began = self._execution.began
+        return self._made(status.CANCELLED, None)
+
+    def open_entry(self) -> StepDone | None:
+        """The record that the step waits for its next try, and what the last one ended with."""
+        return self._made(status.WAITING, None, getattr(self, "_last_error", None)) if self._record is None else None
+
+    def _made(self, outcome: str, output: str | None, error: str | None = None) -> StepDone:
+        undo = self._work.options.compensate
+        return self._entry(
+            outcome,
+            output,
+            error,
+            self._calls,
+            self._encoded_arguments(),
+            None,
+            None if undo is None or outcome != status.COMPLETED else recorded_name(undo),
+        )
+
+    async def _record_try(self, error: BaseException, failures: int, retry_ms: int) -> int:
+        """Journal a failed try before the next one; when that is due."""
+        execution = self._execution
+        self._last_error = text = encode_error(error, execution.recorder.payloads)
+        now = await execution.journal(self._failed_try(text, failures, retry_ms, self._encoded_arguments()))
+        if execution.asked is not None:
+            await heed(execution)
+        return now + retry_ms
+
+    def _encoded_arguments(self) -> str | None:
+        """The arguments for the activity log by the names of the parameters, where they are JSON: a log is no reason to
+        fail a step."""
+        recorder = self._execution.recorder
+        wanted = self._work.options.record_arguments
+        if wanted is False or (wanted is None and not recorder.settings.record_arguments):
+            return None
+        if self._arguments is None and (self._args or self._kwargs):
+            named = by_name(self._work.function, self._args, self._kwargs, self._own_arguments)
+            try:
+                self._arguments = recorder.payloads.encode(named, "arguments")
+            except PayloadError:
+                self._arguments = _encoded_where_json(recorder.payloads, named)
+        return self._arguments
+
+
+def _encoded_where_json(payloads: Payloads, named: dict[str, Any]) -> str | None:
+    """Encode the arguments that are JSON; None, if none is, or they are too large."""
+    kept = {}
+    for name, value in named.items():
+        with contextlib.suppress(PayloadError):
+            payloads.encode(value, "arguments")
+            kept[name] = value
+    with contextlib.suppress(PayloadError):
+        return payloads.encode(kept, "arguments") if kept else None
+    return None
+
+
+@functools.lru_cache(maxsize=16)
+def default_backoff(settings: Any) -> Backoff:
+    """The backoff of steps and runs that name none."""
+    return Backoff(settings.backoff_base, settings.backoff_factor, settings.backoff_max, settings.backoff_jitter)
+
+
+def exited(error: BaseException) -> RuntimeError:
+    """What a handler's attempt to end the process becomes: the process is the worker's, not the handler's. The same for
+    what only the engine may raise: a function that does it by itself has failed, like any other."""
+    said = f"the code raised {sentence(error, type_name(error))}; a handler cannot end its worker with it"
+    if isinstance(error, SystemExit):
+        said = f"sys.exit({error.code!r}) was called; a handler cannot end its worker"
+    return RuntimeError(said).with_traceback(error.__traceback__)
+
+
+def cancelled_by_code(error: BaseException, what: str, step: str | None = None) -> RuntimeError:
+    """What it means that a task of a run was cancelled, although its worker did not cancel it: by its code, or that of
+    one of its steps."""
+    whose = "its own code" if step is None else f"the code of its step {step!r}"
+    return RuntimeError(
+        f"{what}: its task was cancelled by {whose}, by asyncio.current_task().cancel(), or by a timeout, a cancel "
+        "scope or a task that it left behind"
+    ).with_traceback(error.__traceback__)
+
+
+def is_awaitable(result: Any) -> bool:
+    """Whether a plain function gave something that is to be awaited. Most give data, of which the class tells."""
+    kind = type(result)
+    return (hasattr(kind, "__await__") or kind is GeneratorType) and inspect.isawaitable(result)
+
+
+async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:
+    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop. The step is passed for whoever
+    looks at the stack of a blocked loop."""
+    try:
+        return await work
+    except EXITS as error:
+        raise exited(error) from None
+
+
+def being_cancelled() -> bool:
+    """Whether a cancellation comes from outside (a timeout of the code), rather than from what was awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

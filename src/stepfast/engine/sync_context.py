@@ -20,12 +20,12 @@ from typing import (
 )  # fmt: skip
 
 from ..errors import ContextMisuse
+from .call import call_line
 from .children import ChildRun
-from .context_base import ContextBase
-from .durable_call import call_line
+from .context import ContextBase
 from .execution import Execution
 from .options import ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
-from .step_call import EXITS, exited
+from .step import EXITS, exited
 from .workflow import Workflow
 
 P = ParamSpec("P")

@@ -11,9 +11,9 @@ from ..cancellation import seen
 from ..errors import DatabaseRefused, LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
-from .heeding import heed
-from .ledger import as_record
-from .step_call import StepCall, being_cancelled
+from .control import heed
+from .history import as_record
+from .step import StepCall, being_cancelled
 
 T = TypeVar("T")
 

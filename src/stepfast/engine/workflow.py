@@ -14,9 +14,18 @@ from ..model.names import check_name, check_queue, refuse_unknown
 from ..model.payload import json_schema
 from ..model.rows import Definition
 from ..model.status import TASK
-from .declaring import check_types, input_parameter
+from .function_spec import (
+    check_types,
+    code_version,
+    input_parameter,
+    input_type,
+    is_async,
+    mark_async,
+    module_of,
+    name_of,
+    return_type,
+)
 from .options import WorkflowKeywords
-from .signature import code_version, input_type, is_async, mark_async, module_of, name_of, return_type
 from .step import under_step
 
 I = TypeVar("I", contravariant=True)  # noqa: E741

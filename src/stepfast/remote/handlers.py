@@ -8,9 +8,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from ..engine.signature import input_type, is_async, name_of, positional, source_line
-from ..engine.step import under_step
-from ..engine.step_call import being_cancelled, cancelled_by_code
+from ..engine.function_spec import input_type, is_async, name_of, positional, source_line
+from ..engine.step import being_cancelled, cancelled_by_code, under_step
 from ..errors import ConfigurationError, InvalidInput, PayloadError, sentence
 from ..model.payload import Payloads, check_type
 from ..settings import FORMAT

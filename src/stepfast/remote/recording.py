@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..engine.clock import Clock
+from ..engine.host import Clock
 from ..errors import DatabaseRefused
 from ..settings import Settings
 from ..worker.patience import dutifully

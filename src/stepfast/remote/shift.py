@@ -13,7 +13,7 @@ import socket
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from ..engine.run_logging import tell_each
+from ..engine.observers import tell_each
 from ..errors import DatabaseUnavailable, StepfastError
 from ..model.payload import Payloads
 from ..settings import Settings

@@ -1,6 +1,6 @@
 """Seeing what a worker does: observers, and what hangs on them."""
 
-from ..engine.observing import Observer
+from ..engine.observers import Observer
 from ..model.events import (
     AttemptFailed,
     ClaimAnswered,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..engine.observing import Observer
+from ..engine.observers import Observer
 from ..model.events import (
     ClaimAnswered,
     JournalFlushed,

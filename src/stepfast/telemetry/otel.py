@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..engine.observing import Observer
+from ..engine.observers import Observer
 from ..errors import ConfigurationError
 from ..model.events import (
     ABANDONED,

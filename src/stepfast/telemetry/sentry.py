@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from ..engine.observing import Observer
+from ..engine.observers import Observer
 from ..model.events import AttemptFailed, RunClaimed, RunEnded, RunLost, RunReleased, TryFailed
 from ..model.status import REASON_CAUGHT
 

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
-from ..engine.matching import UNDO
-from ..engine.undo import UNDO_BRANCH
+from ..engine.compensation import UNDO_BRANCH
+from ..engine.history import UNDO
 from ..model import status
 from ..model.cron import clock
 from ..model.health import nobody_serves

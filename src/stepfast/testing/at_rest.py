@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from ..engine.clock import TURNS
+from ..engine.host import TURNS
 from ..model.records import Tick
 from ..worker.worker import Worker
 from .clock import LabClock

@@ -16,7 +16,7 @@ from contextvars import Context
 from random import Random
 from typing import Any
 
-from ..engine.clock import CHANCE, Timer
+from ..engine.host import CHANCE, Timer
 from ..worker.clockwork import Clockwork
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Hashable
 from types import MethodType
 from typing import Any
 
-from ..engine.clock import Clock
 from ..engine.dag import DagStepWorkflow
-from ..engine.dag_remote import is_served_elsewhere
-from ..engine.observing import Observers
-from ..engine.signature import is_async, name_of
-from ..engine.step import StepFunction, Work
-from ..engine.step_call import StepCall
+from ..engine.function_spec import is_async, name_of
+from ..engine.host import Clock
+from ..engine.observers import Observers
+from ..engine.remote_step import is_served_elsewhere
+from ..engine.step import StepCall, StepFunction, Work
 from ..engine.workflow import Workflow
 from ..errors import ConfigurationError
 from ..model.status import DAG, DAG_STEP, TASK, WORKFLOW

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..app import Stepfast
-from ..engine.failure import decode_error
-from ..engine.sleeping import SLEEP
-from ..engine.undo import UNDO_BRANCH
+from ..engine.compensation import UNDO_BRANCH
+from ..engine.outcomes import decode_error
+from ..engine.timers import SLEEP
 from ..model.payload import Payloads
 from ..model.records import StepRecord
 from ..model.status import COMPLETED, WAITING

@@ -14,17 +14,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from ..engine import endings
-from ..engine.dag import SKIP, DagStepWorkflow
-from ..engine.dag_context import DagView
+from ..engine import outcomes
+from ..engine.control import must_go_on_first, obey
+from ..engine.dag import SKIP, DagStepWorkflow, DagView
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
-from ..engine.failure import as_misuse, decode_error, encode_error, explain, type_name
-from ..engine.heeding import must_go_on_first, obey
-from ..engine.kinds import kind_of
-from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
-from ..engine.scope import current_execution
-from ..engine.step_call import being_cancelled, cancelled_by_code, default_backoff, exited
+from ..engine.host import current_execution
+from ..engine.invocation import kind_of
+from ..engine.observers import ids_of, tell_attempt, tell_end, tell_undos
+from ..engine.outcomes import as_misuse, decode_error, encode_error, explain, type_name
+from ..engine.step import being_cancelled, cancelled_by_code, default_backoff, exited
 from ..errors import (
     CompensationFailed,
     ContextMisuse,
@@ -145,7 +144,7 @@ class Attempts:
         elif execution.claimed.undoing:
             await self._undone(execution, result)
         elif result is SKIP and execution.claimed.dag_step is not None:
-            await self._leaving.leave(execution, endings.skipped(execution))
+            await self._leaving.leave(execution, outcomes.skipped(execution))
         else:
             await self._completed(execution, result)
 
@@ -161,7 +160,7 @@ class Attempts:
         except Exception as error:  # the application's codec; it may do better next time
             await self.retry(execution, error, status.REASON_CODE)
         else:
-            await self._leaving.leave(execution, endings.completed(execution, output, self._payloads.format))
+            await self._leaving.leave(execution, outcomes.completed(execution, output, self._payloads.format))
 
     async def _undone(self, execution: Execution, failed: list[str]) -> None:
         """Every undo was called. The run keeps the error that it had ended with, unless one of them failed."""
@@ -172,10 +171,10 @@ class Attempts:
             said = f"; the run had ended with {error['type']}: {error['message']}" if cause is not None else ""
             text = encode_error(CompensationFailed("; ".join(failed) + said), self._payloads)
             tell_undos(execution, failed)
-            move = endings.undo_failed(execution, text, format_)
+            move = outcomes.undo_failed(execution, text, format_)
         else:
-            move = endings.undone(execution, format_)
-            endings.settle_caught(execution, execution.claimed.reason, move, execution.graph)
+            move = outcomes.undone(execution, format_)
+            outcomes.settle_caught(execution, execution.claimed.reason, move, execution.graph)
         await self._leaving.leave(execution, move)
 
     async def _raised(self, execution: Execution, error: Exception) -> None:
@@ -199,11 +198,11 @@ class Attempts:
         claimed, options = execution.claimed, execution.workflow.options
         if execution.asked == status.ASK_CANCEL and not claimed.undoing:
             self._leaving.note_attempt(execution, encode_error(error, self._payloads))
-            await self._leaving.leave(execution, endings.cancelled(execution))
+            await self._leaving.leave(execution, outcomes.cancelled(execution))
             return
         allowed = claimed.max_attempts or options.max_attempts or self._settings.max_attempts
         backoff = options.backoff or default_backoff(self._settings)
-        verdict = endings.judge(error, reason, claimed, allowed, backoff, execution.clock.random)
+        verdict = outcomes.judge(error, reason, claimed, allowed, backoff, execution.clock.random)
         if verdict.delay is None:
             await self.fail(execution, error, verdict.reason)
             return
@@ -212,14 +211,14 @@ class Attempts:
         tell_attempt(execution, error, verdict.delay)
         if self._observers is not None:
             self._observers.attempt_fails(execution, error, verdict.delay)
-        move = endings.next_attempt(execution, text, verdict.delay, error, self._payloads.format)
+        move = outcomes.next_attempt(execution, text, verdict.delay, error, self._payloads.format)
         await self._leaving.leave(execution, move)
 
     async def fail(self, execution: Execution, error: Exception, reason: str) -> None:
         """There is no further attempt."""
         execution.error_type = type_name(error)
         text = encode_error(error, self._payloads)
-        move = endings.failed(execution, text, reason, error, self._payloads.format)
+        move = outcomes.failed(execution, text, reason, error, self._payloads.format)
         if reason != status.REASON_NON_DETERMINISM and execution.claimed.dag_step is not None:
             await self._catch(execution, error, move)
         self._leaving.note_attempt(execution, text)
@@ -236,8 +235,8 @@ class Attempts:
         dag_step = execution.graph.dag_steps.get(execution.claimed.dag_step or "")
         target = None if dag_step is None else target_of(dag_step, error)
         if target is not None:
-            move.reason = endings.caught_by(target)
-            endings.settle_caught(execution, move.reason, move, execution.graph)
+            move.reason = outcomes.caught_by(target)
+            outcomes.settle_caught(execution, move.reason, move, execution.graph)
 
     async def _closed(self, execution: Execution) -> None:
         """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
@@ -248,9 +247,9 @@ class Attempts:
             self._leaving.has_left(execution)
         elif error is None:
             assert execution.successor is not None
-            await self._leaving.leave(execution, endings.continued(execution, execution.successor))
+            await self._leaving.leave(execution, outcomes.continued(execution, execution.successor))
         elif await self._divergence.is_left_to_others(execution):
-            await self._leaving.leave(execution, endings.left_to_others(execution, self._settings.poll))
+            await self._leaving.leave(execution, outcomes.left_to_others(execution, self._settings.poll))
         else:
             await self.fail(execution, error, status.REASON_NON_DETERMINISM)
 
@@ -263,9 +262,9 @@ class Attempts:
             self._leaving.has_left(execution)
             return
         error = StepfastError(f"an internal error of Stepfast ended the run (please report it): {sentence(bug)}")
-        move = endings.broken(execution, None, FORMAT)
+        move = outcomes.broken(execution, None, FORMAT)
         with contextlib.suppress(Exception):  # it may be the application's codec that is broken
-            move = endings.broken(execution, encode_error(error, self._payloads), self._payloads.format)
+            move = outcomes.broken(execution, encode_error(error, self._payloads), self._payloads.format)
         await self._leaving.leave(execution, move)
 
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from ..engine.execution import Execution
-from ..engine.step_call import StepCall
+from ..engine.step import StepCall
 from .kit import Kit
 
 _SAY_AGAIN = 60.0

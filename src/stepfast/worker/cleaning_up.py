@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from ..cancellation import seen
-from ..engine.clock import Clock
+from ..engine.host import Clock
 from ..errors import StepfastError, sentence
 
 _LAST_WORD = 1.0

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from ..engine.clock import Clock
+from ..engine.host import Clock
 from .threads import Threads
 
 

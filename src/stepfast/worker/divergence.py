@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from ..engine.execution import Execution
-from ..engine.run_logging import ids_of
+from ..engine.observers import ids_of
 from ..model.names import CHECKS
 from ..model.records import ValueSet
 from .errands import Errands

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..engine.clock import Clock
+from ..engine.host import Clock
 from ..model.records import Batch, Believer, FlushAnswer
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..engine.run_logging import tell_each
+from ..engine.observers import tell_each
 from ..errors import StepfastError
 from ..model.records import BeatAnswer, Believer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL

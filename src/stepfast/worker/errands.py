@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from typing import Any, Protocol
 
 from ..engine.execution import Execution
-from ..engine.recorder import Errands as EngineErrands
-from ..engine.step_call import exited
+from ..engine.host import Errands as EngineErrands
+from ..engine.step import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Claimed, Lane, NewRun, Parent, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import Way

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ..engine import endings
-from ..engine.execution import Execution, Stage
-from ..engine.heeding import must_go_on_first, obey
-from ..engine.kinds import kind_of
-from ..engine.run_logging import ids_of
-from ..engine.suspect import Suspect
+from ..engine import outcomes
+from ..engine.control import must_go_on_first, obey
+from ..engine.execution import Execution, Stage, Suspect
+from ..engine.invocation import kind_of
+from ..engine.observers import ids_of
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
 from ..model.records import Claimed
 from ..settings import SUSPECT_LOSSES
@@ -140,7 +139,7 @@ class Executor:
         for execution in list(self.running.values()):
             if execution.closed is None:
                 execution.close(AttemptEnded("the worker stops"))
-                receipts.append((execution, execution.leave(endings.given_back(execution))))
+                receipts.append((execution, execution.leave(outcomes.given_back(execution))))
         for execution, receipt in receipts:
             try:
                 await receipt

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..engine.dag_context import DagView
+from ..engine.dag import DagView
 from ..engine.execution import Execution
 from ..model import status
 from ..model.graph import Graph

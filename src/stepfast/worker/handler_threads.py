@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..engine.execution import Execution
-from ..engine.run_logging import ids_of
+from ..engine.observers import ids_of
 from .kit import Kit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from ..engine.recorder import Recorder
+from ..engine.host import Recorder
 from ..model.records import Entry, StepRunning
 from .errands import Errands
 from .journal import Journal

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
-from ..engine.promise import Promise, wake_all
+from ..engine.host import Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
 from ..model.events import JournalFlushed
 from ..model.records import Batch, Believer, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..engine.observing import Observers
+from ..engine.observers import Observers
 from ..model.payload import Payloads
 from ..settings import Settings
 from ..store import Store

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from ..engine import endings
+from ..engine import outcomes
 from ..engine.execution import Execution
-from ..engine.failure import encode_error
-from ..engine.run_logging import ids_of
+from ..engine.observers import ids_of
+from ..engine.outcomes import encode_error
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, PayloadError, RunSuspended
 from ..model import status
 from ..model.records import RUN_ITSELF, FailedTry, Transition
@@ -77,14 +77,14 @@ class Leaving:
         if move.status not in status.TERMINAL or await self._graphs.sees(execution):
             return move
         due = execution.database_now() + int(self._kit.settings.sweep * 1000)
-        return endings.waits_for_graph(execution, due)
+        return outcomes.waits_for_graph(execution, due)
 
     async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
         """The database would not take the result: end the run with a plain sentence instead. If that is refused too,
         the row of its dag run or its own is damaged: then it ends without anything that follows from it."""
         text = encode_error(PayloadError(f"the database refused the outcome of the run: {refusal}"), self._payloads)
         try:
-            await execution.leave(endings.broken(execution, text, self._payloads.format))
+            await execution.leave(outcomes.broken(execution, text, self._payloads.format))
         except DatabaseRefused:
             await self._end_alone(execution, text)
         except LeaseLost:
@@ -92,7 +92,7 @@ class Leaving:
 
     async def _end_alone(self, execution: Execution, text: str) -> None:
         try:
-            await self._journal.record(endings.broken(execution, text, self._payloads.format))
+            await self._journal.record(outcomes.broken(execution, text, self._payloads.format))
         except LeaseLost:
             pass
         except DatabaseRefused as refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ..engine.mail_reader import MailAnswer, MailReader
+from ..engine.waits import MailAnswer, MailReader
 from .kit import Kit
 
 _MARGIN = 1.0

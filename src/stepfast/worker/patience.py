@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..cancellation import insist, requests
-from ..engine.clock import Clock
+from ..engine.host import Clock
 from ..errors import AppClosed, ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, StepfastError
 
 T = TypeVar("T")

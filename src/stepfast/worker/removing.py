@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from ..engine.clock import Clock
+from ..engine.host import Clock
 from ..model.retention import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
 from ..settings import Settings
 from ..store import Store

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from ..engine.run_logging import tell_each
+from ..engine.observers import tell_each
 from ..model.events import RunsSwept
 from ..model.records import Tick
 from .claimer import Claimer

@@ -22,7 +22,7 @@ from contextvars import Context
 from time import monotonic
 from typing import Any
 
-from ..engine.promise import Promise, wake_all
+from ..engine.host import Promise, wake_all
 
 _KEEP_IDLE = 10.0
 """Seconds an idle thread waits for more work."""

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ..engine.execution import Execution
-from ..engine.kinds import kind_of
+from ..engine.invocation import kind_of
 from ..errors import AttemptEnded, AttemptTimeout, DeadlineExceeded
 from ..model import status
 from .attempt import Attempts

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ..engine.clock import Clock
+from ..engine.host import Clock
 from ..errors import StepfastError, sentence
 from ..model.bulk_actions import Granted
 from ..model.records import Lane, NewRun, Transition

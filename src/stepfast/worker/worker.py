@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from ..engine.scope import current_execution
+from ..engine.host import current_execution
 from ..errors import StepfastError, WorkerBroken, sentence
 from ..model.health import Vitals
 from .carriage import Carriage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...engine.matching import UNDO
+from ...engine.history import UNDO
 from ...model import status
 from ...model.cron import clock
 from ...model.status import DAG_STEP

@@ -9,7 +9,7 @@ from ..errors import AttemptEnded, RunSuspended
 from ..model import status
 from ..model.status import DAG_STEP, WORKFLOW
 from ..model.transitions.operator import goes_on_first
-from . import endings
+from . import outcomes
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -52,8 +52,8 @@ def obey(execution: Execution) -> None:
     if execution.closed is not None or execution.parting is not None:
         return
     if execution.asked == status.ASK_PAUSE:
-        execution.leave(endings.paused(execution))
+        execution.leave(outcomes.paused(execution))
         execution.close(RunSuspended(f"run {execution.run_id} is paused"))
     elif execution.asked == status.ASK_CANCEL:
-        execution.leave(endings.cancelled(execution))
+        execution.leave(outcomes.cancelled(execution))
         execution.close(AttemptEnded(f"run {execution.run_id} is cancelled"))

@@ -1,28 +1,118 @@
-"""The kinds of workflow, and how the runs of each are performed, interrupted and undone.
-
-A worker asks none of them what they are: it performs a run by its kind, whatever that is.
-"""
+"""How the code of a run is invoked, for each kind of workflow: executed, interrupted, undone, or only replayed."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import AttemptEnded, ContextMisuse
+from ..errors import AttemptEnded, AttemptTimeout, ContextMisuse, HistoryEnded, InvalidInput, PayloadError
 from ..model import status
 from ..model.graph import DagStep
 from ..model.status import DAG, DAG_STEP, TASK, WORKFLOW
+from .compensation import undo_all
 from .context import Context
-from .dag import SKIP, Dag, DagStepWorkflow
-from .dag_context import DagContext, DagSyncContext
+from .dag import SKIP, Dag, DagContext, DagStepWorkflow, DagSyncContext
 from .dag_run import finish_dag, undo_dag_run, wanted
 from .execution import Execution
-from .handler import InThread, call_code
-from .replay_only import replay
-from .run_logging import OfRun, ids_of
-from .scope import current_call, current_execution
+from .host import current_call, current_execution
+from .observers import OfRun, ids_of
+from .step import is_awaitable
 from .sync_context import SyncContext
-from .undo import undo_all
 from .workflow import Workflow, spoken
+
+if TYPE_CHECKING:
+    from .call import DurableCall
+
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+def call_code(execution: Execution, args: list[Any], in_thread: InThread) -> Awaitable[Any]:
+    """Call it with these arguments, and with the run's input if it takes one."""
+    workflow = execution.workflow
+    if workflow.takes_input:
+        args.append(decode_input(execution))
+    if workflow.is_async:
+        work: Awaitable[Any] = workflow.function(*args)
+        return work
+    variables = contextvars.copy_context()
+
+    def call() -> Any:
+        execution.main.owner = threading.get_ident()
+        return variables.run(workflow.function, *args)
+
+    return _awaited(in_thread(call))
+
+
+async def _awaited(called: Awaitable[Any]) -> Any:
+    """What a plain function gives. One that wraps an ``async def`` gives a coroutine, which is awaited in the event
+    loop."""
+    result = await called
+    return await result if is_awaitable(result) else result
+
+
+def decode_input(execution: Execution) -> Any:
+    """The input as the code declares it; InvalidInput if it does not fit."""
+    workflow, claimed = execution.workflow, execution.claimed
+    what = f"the input of {workflow.name!r}"
+    try:
+        return execution.recorder.payloads.decode(claimed.input, workflow.input_type, claimed.format, what)
+    except PayloadError as error:
+        refused = InvalidInput(str(error))
+        refused.of_run = True
+        raise refused from None
+
+
+_LONGEST = 60.0
+"""Seconds. Code that has only records to read and takes longer waits for something outside its steps."""
+
+
+class Replaying:
+    """What a replay that does nothing new has met."""
+
+    def __init__(self) -> None:
+        self.beyond: DurableCall[Any] | None = None
+        """The first call that nothing is recorded of."""
+        self.other_arguments: tuple[str, ...] = ()
+        """Steps that the code now gives other arguments than are recorded."""
+
+    def ends_at(self, call: DurableCall[Any]) -> HistoryEnded:
+        """The replay stops at this call."""
+        self.beyond = self.beyond or call
+        run_id = call.of_run
+        return HistoryEnded(f"run {run_id}: nothing is recorded of {call.kind} {call.name!r} (at {call.line})")
+
+
+async def replay(
+    ghost: Execution, performing: Coroutine[Any, Any, Any], longest: float = _LONGEST
+) -> BaseException | None:
+    """Perform a run on its records alone; its execution remembers what it met. How the code ended: None if it returned,
+    HistoryEnded if it wants to go on beyond what is recorded, AttemptTimeout if it took too long."""
+    ghost.replaying = Replaying()
+    ghost.main.owner = task = asyncio.current_task()
+    token = current_execution.set(ghost)
+    limit = ghost.clock.timeout(longest)
+    try:
+        async with limit:
+            await performing
+        return None
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        return error  # by something that the code awaited
+    except BaseException as error:  # ends here: a cancellation was caught above, and the rest is what the code says
+        if limit.expired():
+            return AttemptTimeout(
+                f"the code took longer than {longest:g} s, although every call was answered from its record"
+            )
+        return error
+    finally:
+        current_execution.reset(token)
+        ghost.main.owner = None
+        ghost.close(AttemptEnded("the replay is over"))
 
 
 class Kind:

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed
 from ..model import status
-from .cursor import Cursor
-from .matching import UNDO
-from .remote_call import RemoteUndo
-from .remote_undo import undo_elsewhere
-from .signature import shape_of
-from .step import StepFunction, StepOptions, Undoable, Work
-from .step_call import StepCall
+from .function_spec import shape_of
+from .history import UNDO, Cursor
+from .remote_step import RemoteUndo, undo_elsewhere
+from .step import StepCall, StepFunction, StepOptions, Undoable, Work
 
 if TYPE_CHECKING:
     from .execution import Execution

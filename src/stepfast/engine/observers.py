@@ -1,21 +1,26 @@
-"""Observers: whoever wants to know what happens to runs is told here, and cannot hurt them.
-
-The engine and the worker hold one ``Observers``, or None if nobody wants to know: then nothing is made and nothing
-called. Metrics and traces hang on this seam.
-"""
+"""Observers and logs: what is reported of runs, with values that travel from caller to worker."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..errors import ConfigurationError
+import msgspec
+
+from ..errors import ConfigurationError, StepFailed, sentence
 from ..model import status
 from ..model.events import (
     ABANDONED,
+    SENT_CHILD,
+    SENT_NEXT,
+    SENT_REMOTE,
+    SENT_SIGNAL,
+    SENT_START,
     AttemptFailed,
     ClaimAnswered,
     JournalFlushed,
@@ -39,15 +44,247 @@ from ..model.events import (
 )
 from ..model.ids import made_at
 from ..model.records import Claimed, Mail, NewRun, StepDone, Transition
-from .clock import Clock
-from .failure import decode_error, type_name
-from .promise import Promise
-from .run_logging import ids_of_event, step_of
-from .sending import decoded, encoded, goes_on_as
+from ..model.tracebacks import own_code_only, own_frames
+from .history import UNDO
+from .host import Clock, Promise
+from .outcomes import decode_error, ending_record, type_name
 
 if TYPE_CHECKING:
+    from .call import DurableCall
     from .execution import Execution
-    from .step_call import StepCall
+    from .step import StepCall
+
+
+MOST: Final = 2_000
+"""Characters: what observers send along is small. More of it is not sent."""
+
+UNTOLD: Final = nullcontext[Any]()
+"""Around what is sent where nobody observes."""
+
+
+def encoded(trace: Mapping[str, str]) -> str | None:
+    """As it is stored; None, if there is nothing or too much of it."""
+    if not trace:
+        return None
+    text = msgspec.json.encode(trace).decode()
+    return text if len(text) <= MOST else None
+
+
+def decoded(text: str | None) -> dict[str, str]:
+    """What was sent along; nothing, if it is not what an observer could have sent."""
+    if text is None or len(text) > MOST:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+class TellOfSending:
+    """Around a start or a signal: observers are told before and after, and what they send along goes with it."""
+
+    __slots__ = ("_event", "_observers")
+
+    def __init__(self, observers: Observers, event: Sending) -> None:
+        self._observers = observers
+        self._event = event
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._observers.sending_ended:
+            failure = None if error is None else type_name(error)
+            self._observers.tell(self._observers.sending_ended, SendingEnded(self._event, failure))
+
+
+def starting(observers: Observers, runs: list[NewRun]) -> Any:
+    """Runs are about to be started by one call. The observers' word goes with all of them."""
+    if not observers.sending:
+        return UNTOLD
+    first = runs[0]
+    own = [run for run in runs if run.dag_step is None]
+    run_id = first.id if len(own) == 1 else None
+    event = Sending(SENT_START, first.shape.workflow, first.shape.queue, run_id, len(own))
+    _send_along(observers, event, runs)
+    return TellOfSending(observers, event)
+
+
+def signalling(observers: Observers, mail: Mail) -> Any:
+    """A signal is about to be sent."""
+    if not observers.sending:
+        return UNTOLD
+    event = Sending(SENT_SIGNAL, mail.name, None, mail.run_id)
+    observers.tell(observers.sending, event)
+    mail.trace = encoded(event.trace)
+    return TellOfSending(observers, event)
+
+
+def child_starts(observers: Observers, execution: Execution, runs: list[NewRun]) -> None:
+    """A run is about to start another as its child."""
+    if observers.sending:
+        first = runs[0]
+        event = Sending(
+            SENT_CHILD, first.shape.workflow, first.shape.queue, first.id, 1, execution.run_id, execution.claim
+        )
+        _send_along(observers, event, runs)
+
+
+def goes_on_as(observers: Observers, execution: Execution, successor: NewRun) -> None:
+    """A run is about to go on as another."""
+    if observers.sending:
+        shape = successor.shape
+        event = Sending(SENT_NEXT, shape.workflow, shape.queue, successor.id, 1, execution.run_id, execution.claim)
+        _send_along(observers, event, [successor])
+
+
+def remote_trace(observers: Observers, execution: Execution, name: str, group: str) -> str | None:
+    """What goes with a remote step that is about to be sent."""
+    if not observers.sending:
+        return None
+    event = Sending(SENT_REMOTE, name, group, None, 1, execution.run_id, execution.claim)
+    observers.tell(observers.sending, event)
+    return encoded(event.trace)
+
+
+def _send_along(observers: Observers, event: Sending, runs: Iterable[NewRun]) -> None:
+    observers.tell(observers.sending, event)
+    text = encoded(event.trace)
+    if text is not None:
+        for run in runs:
+            run.trace = text
+
+
+_MOST_FRAMES = 8
+"""Of a traceback in the log."""
+_MOST_LINES = 24
+"""Of the stored traceback of a step or a child, in that of the run."""
+_NAMED = 5
+"""Of how many runs or steps that share a fate each has a record of its own."""
+_IDS = ("run_id", "workflow", "attempt", "step")
+
+
+def ids_of(execution: Execution, step: str | None = None) -> dict[str, Any]:
+    """The ids that every record of the log about a run carries, as ``extra``."""
+    ids = {"run_id": execution.run_id, "workflow": execution.workflow.name, "attempt": execution.claimed.attempt}
+    if execution.claimed.worker:
+        ids["worker"] = execution.claimed.worker
+    return ids if step is None else {**ids, "step": step}
+
+
+def ids_of_event(event: object) -> dict[str, Any]:
+    """The ids of the run that an event is about, as far as the event has them."""
+    return {name: value for name in _IDS if (value := getattr(event, name, None)) is not None}
+
+
+def tell_each(logger: logging.Logger, told: str, each: Sequence[Mapping[str, str]]) -> None:
+    """Warn of what became of runs, or of remote steps, which are given by their ids: the first few by a record each, so
+    that they are found by their ids, and of the others only how many there are."""
+    kind = "step" if each and "step_id" in each[0] else "run"
+    one, more = f"{kind} %s: {told}", f"%d more {kind}s: {told}"
+    for ids in each[:_NAMED]:
+        logger.warning(one, ids[f"{kind}_id"], extra=ids)
+    if len(each) > _NAMED:
+        logger.warning(more, len(each) - _NAMED)
+
+
+class OfRun:
+    """A value of a run, as the messages about it name it. If it is large, the log is told with the ids of the run."""
+
+    __slots__ = ("_execution", "_name", "_what")
+
+    def __init__(self, execution: Execution, what: str, name: str) -> None:
+        self._execution = execution
+        self._what = what
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"{self._what} {self._name!r}"
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The ids of its run."""
+        return ids_of(self._execution)
+
+
+def tell_try(call: DurableCall[Any], error: BaseException, number: int, delay: float | None) -> None:
+    """Log that a try of a step failed: it is tried again after so many seconds, or has failed for good."""
+    execution = call._execution
+    execution.recorder.logger.info(
+        "run %s (%s): %s %r, try %d failed with %s; %s%s",
+        execution.run_id, execution.workflow.name, "undo" if call.kind == UNDO else "step", call.name, number,
+        _why(execution, error), "no further try" if delay is None else f"next try in {delay:.1f} s",
+        _where(execution, error), extra=ids_of(execution, call.name),
+    )  # fmt: skip
+
+
+def tell_attempt(execution: Execution, error: BaseException, delay: float) -> None:
+    """Log that an attempt of a run failed, and when the next one is."""
+    execution.recorder.logger.info(
+        "run %s (%s): attempt %d failed with %s; next attempt in %.1f s%s",
+        execution.run_id, execution.workflow.name, execution.claimed.attempt, _why(execution, error), delay,
+        _where(execution, error), extra=ids_of(execution, step_of(error)),
+    )  # fmt: skip
+
+
+def tell_end(execution: Execution, error: BaseException, reason: str) -> None:
+    """Log that a run failed for good."""
+    execution.recorder.logger.warning(
+        "run %s (%s) failed for good (%s): %s",
+        execution.run_id, execution.workflow.name, reason, _why(execution, error),
+        exc_info=_shown(execution, error), extra=ids_of(execution, step_of(error)),
+    )  # fmt: skip
+
+
+def tell_undos(execution: Execution, failed: list[str]) -> None:
+    """Undos failed for good; each said in words."""
+    told = f": {'; '.join(failed)}" if execution.recorder.settings.log_errors else ""
+    execution.recorder.logger.error(
+        "run %s (%s): %d undos failed%s", execution.run_id, execution.workflow.name, len(failed), told,
+        extra=ids_of(execution),
+    )  # fmt: skip
+
+
+def step_of(error: BaseException) -> str | None:
+    """The step whose failure is behind an error, if there is one."""
+    record = ending_record(error)
+    return record.step if isinstance(record, StepFailed) else None
+
+
+def _why(execution: Execution, error: BaseException) -> str:
+    """The class and the first line of the message. Without messages, the class, and which step it came from."""
+    if execution.recorder.settings.log_errors:
+        return sentence(error, type_name(error))
+    record, name = ending_record(error), type_name(error)
+    return f"{name} (step {record.step!r}: {record.error_type})" if isinstance(record, StepFailed) else name
+
+
+def _where(execution: Execution, error: BaseException) -> str:
+    """The line of the user's code that raised, behind the rest of a message."""
+    frame = own_frames(error.__traceback__, 1)
+    if not execution.recorder.settings.log_errors or frame is None:
+        return ""
+    return f" (at {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno})"
+
+
+ExcInfo = tuple[type[BaseException], BaseException, Any]
+
+
+def _shown(execution: Execution, error: BaseException) -> ExcInfo | None:
+    """The error for ``exc_info``, with the innermost frames of the user's code. One that was made from a record says
+    where the step was called; where the step itself went wrong is only in the record, and is added as a note. The end
+    of a dag run adds nothing to that of its step, which is logged by itself."""
+    if not execution.recorder.settings.log_errors or getattr(error, "only_traceback", None):
+        return None
+    origin = getattr(ending_record(error), "traceback", None)
+    if origin:
+        lines = own_code_only(origin).splitlines()
+        cut = [*lines[:1], "  …", *lines[1 - _MOST_LINES :]] if len(lines) > _MOST_LINES else lines
+        note = "\n".join(["It came from:", *cut])
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+    return type(error), error, own_frames(error.__traceback__, _MOST_FRAMES)
+
 
 E = TypeVar("E")
 Listeners = tuple[Callable[[E], None], ...]

@@ -1,13 +1,10 @@
-"""A call of the context: it takes its position when it is made, and begins its work when it is awaited.
-
-What the call stands for is told by its record: if there is one, it is replayed; if not, it is performed and recorded.
-"""
+"""A call of the context: it takes its position when it is made, and begins its work when it is awaited."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..errors import ContextMisuse, NonDeterminismError, RecordedError
@@ -15,16 +12,56 @@ from ..model import status
 from ..model.records import FailedTry, Mail, StepDone, StepRecord, StepWith
 from ..model.stored import read_json
 from ..settings import FORMAT
-from .as_coroutine import AsCoroutine
-from .cursor import Cursor
-from .failure import decode_error
-from .ledger import as_record
-from .matching import PAGE, recorded_as
-from .run_logging import ids_of
-from .scope import wake
+from .history import PAGE, Cursor, as_record, recorded_as
+from .host import wake
+from .observers import ids_of
+from .outcomes import decode_error
 
 if TYPE_CHECKING:
     from .execution import Execution
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AsCoroutine(Coroutine[Any, Any, T_co]):
+    """What Python asks of a coroutine, for an awaitable that knows whether it was awaited."""
+
+    __slots__ = ("_awaited", "_iterator")
+
+    _awaited: bool
+    _iterator: Generator[Any, None, T_co]
+    """Where a task that goes through it stands; made when it is needed, because most calls are awaited instead."""
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Note that nobody will await this call."""
+        raise NotImplementedError
+
+    def send(self, value: Any, /) -> Any:
+        """Go on, as a task does it."""
+        return self._begun().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """The task that goes through it is cancelled."""
+        return self._begun().throw(*error)
+
+    def close(self) -> None:
+        """The task ended before the call did."""
+        if not self._awaited:
+            self.give_up()
+        elif hasattr(self, "_iterator"):
+            self._iterator.close()
+
+    def _begun(self) -> Generator[Any, None, T_co]:
+        try:
+            return self._iterator
+        except AttributeError:
+            iterator = self._iterator = self.__await__()
+            return iterator
+
 
 T = TypeVar("T")
 
@@ -351,3 +388,37 @@ def call_line(depth: int) -> str:
         line = f"{name}:{frame.f_lineno}"[:200]
         _lines[key] = (line, frame.f_code)
         return line
+
+
+class UnplacedCall(AsCoroutine[T_co]):
+    """A call that takes no position, and begins when it is awaited."""
+
+    __slots__ = ("_execution", "_work", "branch", "name", "position")
+
+    def __init__(
+        self, execution: Execution, cursor: Cursor, name: str, work: Callable[[], Coroutine[Any, Any, T_co]]
+    ) -> None:
+        self._execution = execution
+        self._work = work
+        self._awaited = False
+        self.name = name
+        self.branch = cursor.branch
+        self.position = cursor.position
+        """Of the call that comes next in its branch: where the code stood."""
+        execution.unawaited.add(self)
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        if self._awaited:
+            raise ContextMisuse(f"{self.name} was awaited twice; keep its result in a variable instead")
+        self.give_up()
+        if self._execution.closed is not None:
+            raise self._execution.closed
+        return self._work().__await__()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} in run {self._execution.run_id}>"
+
+    def give_up(self) -> None:
+        """Note that the call is awaited, or that nobody will await it: what it belongs to was stopped."""
+        self._awaited = True
+        self._execution.unawaited.discard(self)

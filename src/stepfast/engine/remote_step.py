@@ -1,35 +1,33 @@
-"""``ctx.remote``: a step that workers elsewhere serve.
-
-It goes out with the record that it has begun, in one transaction; its outcome comes as mail, as the end of a child
-does. Retries are not the run's business: the run waits, and no worker is held, until there is an outcome.
-"""
+"""``ctx.remote`` and ``dag.remote``: steps and undos that workers elsewhere serve."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ..errors import PayloadError, RecordedError, RemoteStepError, RemoteTimeout
+from ..errors import ConfigurationError, PayloadError, RecordedError, RemoteStepError, RemoteTimeout
 from ..model import status
-from ..model.backoff import Backoff
+from ..model.backoff import Backoff, check_backoff, seconds
 from ..model.ids import child_id
+from ..model.names import check_name, refuse_unknown
+from ..model.payload import check_type
 from ..model.records import Mail, StepDone, StepRecord, StepWith
 from ..model.remote_steps import Dispatch, backoff_text, error_text, read_label
 from ..settings import FORMAT
-from .cursor import Cursor
-from .durable_call import DurableCall, time_given
-from .ledger import as_record
-from .sending import remote_trace
-from .signature import name_of
-from .step import Undoable
-from .step_call import default_backoff
+from .call import DurableCall, time_given
+from .function_spec import check_undo_call, name_of
+from .history import UNDO, Cursor, as_record
+from .observers import remote_trace
+from .options import RemoteKeywords
+from .step import Undoable, default_backoff
 
 if TYPE_CHECKING:
     from .execution import Execution
+
 
 T = TypeVar("T")
 
@@ -202,3 +200,125 @@ class RemoteCall(DurableCall[T]):
             traceback=error["traceback"],
             retryable=error["retryable"],
         )
+
+
+async def undo_elsewhere(execution: Execution, cursor: Cursor, item: Undoable, undo: RemoteUndo) -> str | None:
+    """Undo one step by a worker elsewhere; what went wrong, in words. It is retried as any undo is."""
+    order = Order(undo.name, undo.group, undo.given(*item.args), retries=execution.recorder.settings.undo_retries)
+    try:
+        await RemoteCall(execution, cursor, order, item.line, UNDO)
+        return None
+    except RemoteStepError as error:
+        return f"undo {undo.name!r} of step {item.step!r}: {type(error).__name__}: {error.message}"
+
+
+def of_input_and_output(output: Any, input: Any) -> dict[str, Any]:
+    """What the undo of a remote step is given."""
+    return {"input": input, "output": output}
+
+
+def of_dag_step(given: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+    """What the undo of a remote step of a dag is given: it is called with a context."""
+    return lambda context: {"input": given(context), "output": context.output}
+
+
+LONGEST = 191
+"""Characters in a name and a group, where the application has no lower limit of its own (``max_name``)."""
+NO_PARTITION = frozenset({None, "", "default"})
+"""Partitions that leave the group as it is."""
+_GROUP = "the group of a remote step"
+
+
+def remote_order(name: str, input: Any, given: RemoteKeywords, max_name: int, said_by: str = "ctx.remote") -> Order:
+    """What is to be done, by whom and how."""
+    refuse_unknown(said_by, given, RemoteKeywords.__annotations__)
+    _checked(name, "the name of a remote step", max_name)
+    retries, timeout, type_ = given.get("retries", 0), given.get("timeout"), given.get("type", Any)
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries < 2**31:
+        raise ConfigurationError(f"retries must be a whole number of zero or more, not {retries!r}")
+    if type_ is not Any:
+        check_type(type_, f"the output of remote step {name!r}")
+    limit = None if timeout is None else int(seconds(timeout, f"the timeout of {said_by}") * 1000)
+    group = _group(name, given, max_name)
+    undo = _undo(name, input, given, max_name)
+    return Order(name, group, input, type_, retries, check_backoff(given.get("backoff")), limit, undo)
+
+
+def remote_undo(name: str, given: RemoteKeywords, make: Callable[..., Any], max_name: int) -> RemoteUndo:
+    """The undo of a step, served by the same workers if the step names a group, and by its own group if not."""
+    _checked(name, "the name of a remote undo", max_name)
+    return RemoteUndo(name, _group(name, given, max_name), make)
+
+
+def _undo(name: str, input: Any, given: RemoteKeywords, max_name: int) -> Callable[..., Any] | None:
+    undo = given.get("compensate")
+    if undo is None:
+        return None
+    if isinstance(undo, str):
+        return remote_undo(undo, given, of_input_and_output, max_name)
+    if not callable(undo):
+        raise ConfigurationError(f"compensate must be a function, or the name of a remote step, not {undo!r}")
+    check_undo_call(undo, name, (input,), {})
+    return undo
+
+
+def _group(name: str, given: RemoteKeywords, max_name: int) -> str:
+    """As every engine of the contract spells it: the name of the step with a hyphen in place of each colon, and the
+    partition behind it. A group that is named may have its partition with it already."""
+    partition, named = given.get("partition"), given.get("group")
+    base, at, behind = (name, "", "") if not named else _checked(named, _GROUP, max_name).partition("@")
+    token = base.replace(":", "-") + at + behind
+    if partition not in NO_PARTITION:
+        token = f"{token}@{_checked(partition, 'the partition of a remote step', max_name)}"
+    if token != token.strip():
+        raise ConfigurationError(
+            f"the group {token!r} begins or ends with blanks, which some databases ignore: leave them out"
+        )
+    return _checked(token, f"{_GROUP}, with its partition,", max_name)
+
+
+def _checked(name: object, what: str, max_name: int) -> str:
+    """A name that both the transport and the application keep whole."""
+    return check_name(name, what, min(LONGEST, max_name))
+
+
+Given = Callable[[Any], Any]
+
+_ELSEWHERE = "stepfast_served_elsewhere"
+
+
+class Served(NamedTuple):
+    """The code of such a step: it sends the step out and waits for it; and its undo."""
+
+    function: Callable[[Any], Awaitable[Any]]
+    undo: RemoteUndo | None
+
+
+def served_elsewhere(
+    name: str, given: Given | None, before: Iterable[str], compensate: Any, options: RemoteKeywords, max_name: int
+) -> Served:
+    """A step by the name of its handler; ``given(ctx)`` makes its input, which otherwise is the input of the run and
+    the outputs of the steps before it."""
+    make = _usual(tuple(before)) if given is None else given
+    remote_order(name, None, options, max_name, "dag.remote")  # what is wrong with it is told now
+    if compensate is not None and not isinstance(compensate, str):
+        raise ConfigurationError(f"compensate must be the name of a remote step here, not {compensate!r}")
+    undo = None if compensate is None else remote_undo(compensate, options, of_dag_step(make), max_name)
+
+    async def serve(ctx: Any) -> Any:
+        return await ctx.remote(name, make(ctx), **options)
+
+    setattr(serve, _ELSEWHERE, True)
+    return Served(serve, undo)
+
+
+def is_served_elsewhere(function: object) -> bool:
+    """Whether the function of a step does nothing but send it out."""
+    return getattr(function, _ELSEWHERE, False) is True
+
+
+def _usual(before: tuple[str, ...]) -> Given:
+    return lambda ctx: {
+        "input": ctx.input,
+        "outputs": {name: ctx.outputs[name] for name in before if name in ctx.outputs},
+    }
