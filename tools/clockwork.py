@@ -17,7 +17,7 @@ from pathlib import Path
 ROOMS = ("engine", "remote", "worker")
 FACE = ("connected.py", "connecting.py", "nobody_serves.py", "starter.py")
 """What an application has for all of its workers and callers. How long a caller waits is real time."""
-MADE_OF = {"engine/host.py", "worker/clockwork.py", "worker/threads.py", "remote/mysql/transactions.py"}
+MADE_OF = {"engine/host.py", "worker/threads.py", "remote/mysql/transactions.py"}
 """The clock itself, the threads that it gives, and what talks to a server, which has a clock of its own."""
 
 MODULES = {"concurrent", "queue", "random", "sched", "secrets", "time"}

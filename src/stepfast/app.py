@@ -52,11 +52,10 @@ from .stats import StatsVerbs
 from .store import Store, open_store, pool_url
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
-from .worker.clockwork import REAL
-from .worker.identity import Identity
-from .worker.kit import Kit
-from .worker.stopping import work_until_told
-from .worker.transport import Transport
+from .worker.context import Identity, Kit
+from .worker.remote_dispatcher import Transport
+from .worker.shutdown import work_until_told
+from .worker.threads import REAL
 
 if TYPE_CHECKING:
     from .sync import SyncApp

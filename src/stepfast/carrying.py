@@ -10,8 +10,7 @@ from .model.remote_steps import SENT
 from .model.urls import DatabaseUrl
 from .settings import Settings
 from .store import Store
-from .worker.carriage import Carriage
-from .worker.transport import Transport
+from .worker.remote_dispatcher import Carriage, Transport
 
 if TYPE_CHECKING:
     from .app import Stepfast

@@ -34,7 +34,7 @@ from .model.rows import DagStepRow, RunRow
 from .model.status import TASK
 from .settings import Settings
 from .store import Store
-from .worker.clockwork import REAL
+from .worker.threads import REAL
 
 FITS = "fits"
 DIVERGES = "diverges"

@@ -21,8 +21,8 @@ from .starter import Starter
 from .store import Store
 from .store.store import MissingRight
 from .watcher import Watcher
-from .worker.carriage import Carriage
-from .worker.wakeups import Switchboard
+from .worker.notifier import Switchboard
+from .worker.remote_dispatcher import Carriage
 from .worker.worker import Worker
 
 _PATIENCE = 2.0

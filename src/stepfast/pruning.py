@@ -13,8 +13,8 @@ from .errors import ConfigurationError
 from .model.backoff import seconds
 from .model.retention import DELETABLE, Keep
 from .store import Store
-from .worker.clockwork import REAL
-from .worker.removing import FIRST, Remover
+from .worker.pruner import FIRST, Remover
+from .worker.threads import REAL
 
 Progress = Callable[[int], None]
 """Told how many runs are gone so far."""

@@ -50,8 +50,8 @@ from .reports import (
     waiting_steps,
     with_last_words,
 )
-from .worker.clockwork import REAL
-from .worker.patience import patiently
+from .worker.db_retry import patiently
+from .worker.threads import REAL
 
 if TYPE_CHECKING:
     from .connected import Connected

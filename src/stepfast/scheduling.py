@@ -22,8 +22,8 @@ from .schedule_info import ScheduleInfo, schedule_info
 from .schedule_specs import DeclaredSchedules
 from .settings import Settings
 from .store.flows.schedules import FoundSchedule
-from .worker.clockwork import REAL
-from .worker.patience import patiently
+from .worker.db_retry import patiently
+from .worker.threads import REAL
 
 if TYPE_CHECKING:
     from .connected import Connected

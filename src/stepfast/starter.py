@@ -15,8 +15,8 @@ from .model.transitions.start import Debounce
 from .settings import Settings
 from .store import Store
 from .store.store import KeysHeld
-from .worker.patience import patiently
-from .worker.wakeups import Switchboard, started_lanes
+from .worker.db_retry import patiently
+from .worker.notifier import Switchboard, started_lanes
 
 _PATIENCE = 5.0
 """Seconds a start rides out trouble before its caller hears of it; the id is ours, so repeating is safe."""

@@ -20,7 +20,7 @@ from .model.status import COMPENSATED
 from .settings import Settings
 from .store import Store
 from .store.store import Wakeups
-from .worker.wakeups import Switchboard
+from .worker.notifier import Switchboard
 
 _FIRST = 0.01
 _MOST_AT_ONCE = 5000

@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import Context, Run, Stepfast
 from stepfast.model.ids import new_id
-from stepfast.worker.clockwork import Clockwork
+from stepfast.worker.threads import Clockwork
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import eventually

@@ -13,7 +13,7 @@ from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Sett
 from stepfast.engine.host import current_execution
 from stepfast.engine.waits import Inbox, MailReader
 from stepfast.model.records import Look, Mail, Mailbox
-from stepfast.worker.mailman import Mailman
+from stepfast.worker.mailbox_poller import Mailman
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.kit import make_kit

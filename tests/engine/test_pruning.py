@@ -13,7 +13,7 @@ import pytest
 
 from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast, watcher
 from stepfast.archiving import _BEGINNING
-from stepfast.worker import removing
+from stepfast.worker import pruner
 from tests.engine.conftest import MakeApp
 from tests.store.scene import DAY, Rows
 from tests.support import nursery
@@ -259,7 +259,7 @@ async def test_a_kill_between_the_archive_and_the_removal_loses_no_run(
     there, archived = {info.id for info in await app.runs()}, [line["id"] for line in lines(path)]
     assert len(there) == 4 and len(archived) == 4
     assert there | set(archived) == {run.id for run in runs}
-    monkeypatch.setattr(removing, "_BATCH", 2)
+    monkeypatch.setattr(pruner, "_BATCH", 2)
     assert await app.prune(0, archive=path) == 4
     assert {line["id"] for line in lines(path)} == {run.id for run in runs} and len(lines(path)) == 8
 

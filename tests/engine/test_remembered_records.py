@@ -9,7 +9,7 @@ import pytest
 
 from stepfast import Context, Run, Settings
 from stepfast.model.records import StepRecord
-from stepfast.worker.cache import HistoryCache
+from stepfast.worker.attempt import HistoryCache
 from tests.engine.conftest import ON_SQLITE, MakeApp
 from tests.support.crashing import dying_worker, outcome_of
 from tests.support.engine import Calls, eventually

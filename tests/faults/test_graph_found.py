@@ -10,7 +10,7 @@ from stepfast import Stepfast
 from stepfast.engine.execution import Execution
 from stepfast.engine.host import current_execution
 from stepfast.settings import Settings
-from stepfast.worker.errands import Errands
+from stepfast.worker.queries import Errands
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 from tests.support.waiting import let_pass
 

@@ -15,7 +15,7 @@ import pytest
 from stepfast import Backoff, Stepfast, SyncContext
 from stepfast.engine.host import Timer, current_execution
 from stepfast.settings import Settings
-from stepfast.worker.clockwork import Clockwork
+from stepfast.worker.threads import Clockwork
 
 RUNS = 60
 SETTINGS = Settings(lease=6, poll=0.1, sweep=0.5)

@@ -14,7 +14,7 @@ import pytest
 
 from stepfast import Backoff, Context, DatabaseUnavailable, Stepfast
 from stepfast.settings import Settings
-from stepfast.worker.duties import Duties
+from stepfast.worker.worker import Duties
 from tests.support.engine import eventually
 
 SETTINGS = Settings(lease=10, heartbeat=0.15, poll=0.1, sweep=0.5, moment=0.05, outage_backoff_max=0.2)

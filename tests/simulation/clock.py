@@ -16,7 +16,7 @@ from stepfast import run, schedule_specs, scheduling, watcher
 from stepfast.engine.host import Timer
 from stepfast.model import ids
 from stepfast.store.sqlite import ctx_transaction
-from stepfast.worker.clockwork import Clockwork, Pool
+from stepfast.worker.threads import Clockwork, Pool
 from tests.faults import bystanders, graphs, ledger, remote_workload
 from tests.simulation.loop import EPOCH, Process, SimLoop, current_process
 from tests.simulation.threads import SimBell, SimPool, SimThread, sleep

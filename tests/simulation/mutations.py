@@ -20,7 +20,8 @@ from stepfast.store.flows import sweep
 from stepfast.store.sqlite import claims as sqlite_claims
 from stepfast.store.sqlite import flush
 from stepfast.store.sqlite.store import SqliteStore
-from stepfast.worker import duties, vigil
+from stepfast.worker import reaper
+from stepfast.worker import worker as worker_worker
 
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -59,14 +60,14 @@ def token() -> Any:
 @contextlib.contextmanager
 def lease() -> Iterator[None]:
     """Workers bury each other by the rows alone: nobody has to have looked on for a lease."""
-    silent = swapped(vigil.Vigil, "silent", lambda self, now: list(self._seen))
-    with silent, swapped(duties.Duties, "may_reap", lambda self: True):
+    silent = swapped(reaper.Vigil, "silent", lambda self, now: list(self._seen))
+    with silent, swapped(worker_worker.Duties, "may_reap", lambda self: True):
         yield
 
 
 def own_lease() -> Any:
     """A worker that nothing was heard of for a lease claims before it has beaten."""
-    return swapped(duties.Duties, "is_unheard", lambda self: False)
+    return swapped(worker_worker.Duties, "is_unheard", lambda self: False)
 
 
 def retries() -> Any:

@@ -12,7 +12,7 @@ import msgspec
 
 from stepfast.model.records import StepRecord
 from stepfast.model.status import WAITING
-from stepfast.worker.cache import HistoryCache
+from stepfast.worker.attempt import HistoryCache
 
 _TOLD_TO_READERS = {"claim", "losses"}
 """Fields that no claim brings: a run is replayed without them."""

@@ -21,7 +21,7 @@ from stepfast.errors import Released
 from stepfast.model.graph import Graph
 from stepfast.settings import Settings
 from stepfast.store import Store
-from stepfast.worker.transport import Transport
+from stepfast.worker.remote_dispatcher import Transport
 from tests.faults.bystanders import TROUBLE
 from tests.faults.evidence import FROZEN, KILLED, OUTAGE, STOPPED, Evidence, Fault
 from tests.faults.ledger import Ledger

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 from stepfast.model.payload import Payloads
 from stepfast.settings import Settings
-from stepfast.worker.clockwork import Clockwork
-from stepfast.worker.identity import Identity
-from stepfast.worker.kit import Kit
+from stepfast.worker.context import Identity, Kit
+from stepfast.worker.threads import Clockwork
 
 F = TypeVar("F", bound="asyncio.Future[Any]")
 

@@ -15,7 +15,7 @@ from stepfast import Run, RunCancelled, RunInfo, Settings, Stepfast
 from stepfast.model.ids import new_id
 from stepfast.model.names import CHECKS
 from stepfast.store.store import Wakeups
-from stepfast.worker.collector import collector
+from stepfast.worker.gc_tuning import collector
 from stepfast.worker.worker import Worker
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, eventually

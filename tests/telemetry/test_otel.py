@@ -126,7 +126,7 @@ async def test_a_task_is_a_span_below_the_start_and_that_below_the_callers(make_
     who = (await run.info()).executed_by
     assert who is not None
     assert attributes == {
-        "stepfast.worker.id": who.worker, "stepfast.worker.host": who.host, "stepfast.worker.pid": who.pid,
+        "stepfast.worker.id": who.worker, "stepfast.worker.executor": who.host, "stepfast.worker.pid": who.pid,
         "messaging.system": "stepfast", "messaging.operation.name": "run", "messaging.operation.type": "process",
         "messaging.destination.name": "fast", "messaging.message.id": run.id, "stepfast.run.id": run.id,
         "stepfast.workflow": "job", "stepfast.kind": "task", "stepfast.attempt": 1, "stepfast.claim": 1,

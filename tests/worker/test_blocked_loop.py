@@ -16,7 +16,7 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
-from stepfast.worker.blocked import LoopWatch
+from stepfast.worker.heartbeat import LoopWatch
 from tests.support.engine import PATIENCE, eventually
 from tests.support.kit import StandingClock, make_kit
 

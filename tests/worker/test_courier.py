@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.worker.courier import breather
+from stepfast.worker.remote_dispatcher import breather
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.model.records import Batch, BeatAnswer, FlushAnswer
-from stepfast.worker.clockwork import REAL
-from stepfast.worker.doubts import Doubts
-from stepfast.worker.duties import Duties
+from stepfast.worker.failover_check import Doubts
+from stepfast.worker.threads import REAL
+from stepfast.worker.worker import Duties
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.waiting import reached
 

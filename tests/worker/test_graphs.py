@@ -11,7 +11,7 @@ from stepfast.errors import DatabaseUnavailable
 from stepfast.model.graph import DagStep, Graph
 from stepfast.model.records import Claimed
 from stepfast.model.rows import DagOutputs
-from stepfast.worker.graphs import Graphs
+from stepfast.worker.dag_cache import Graphs
 from tests.support.engine import PATIENCE, Gate
 from tests.support.kit import make_kit
 

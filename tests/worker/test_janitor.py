@@ -9,10 +9,9 @@ import pytest
 from stepfast import RunNotFound, Stepfast
 from stepfast.model.retention import Keep, Weight
 from stepfast.settings import Settings
-from stepfast.worker import removing
-from stepfast.worker.clockwork import REAL
-from stepfast.worker.janitor import Janitor
-from stepfast.worker.pacing import RemovalPace
+from stepfast.worker import pruner
+from stepfast.worker.pruner import Janitor, RemovalPace
+from stepfast.worker.threads import REAL
 from tests.store.scene import DAY, Rows
 from tests.support.engine import PATIENCE, eventually
 from tests.support.kit import make_kit
@@ -77,8 +76,8 @@ async def test_it_walks_over_the_oldest_once_and_then_goes_on_from_there(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that stay, old as they are, are not looked at every minute."""
-    monkeypatch.setattr(removing, "_WINDOW", 4)
-    monkeypatch.setattr(removing, "_BATCH", 2)
+    monkeypatch.setattr(pruner, "_WINDOW", 4)
+    monkeypatch.setattr(pruner, "_BATCH", 2)
     app = make_app()
 
     @app.task
@@ -120,20 +119,20 @@ async def test_who_finds_gone_what_it_had_found_leaves_the_rest_to_whoever_took_
     await app.start_many(echo, range(3))
     await app.drain()
     store = await app.store()
-    one, other = [removing.Remover(store, Keep(0, 0), REAL, pace=RemovalPace()) for _ in range(2)]
-    found, seen = await one.look(removing.FIRST), await other.look(removing.FIRST)
+    one, other = [pruner.Remover(store, Keep(0, 0), REAL, pace=RemovalPace()) for _ in range(2)]
+    found, seen = await one.look(pruner.FIRST), await other.look(pruner.FIRST)
     assert await other.remove(seen.free[:2]) == 2
     assert await one.remove(found.free) == 1, "some of it was left"
     assert await one.remove(found.free) is None
-    assert await removing.Remover(store, Keep(0, 0), REAL).remove(found.free) == 0, "an operator goes on"
+    assert await pruner.Remover(store, Keep(0, 0), REAL).remove(found.free) == 0, "an operator goes on"
 
 
 @pytest.mark.parametrize("parent_first", [False, True])
 async def test_large_families_go_in_portions(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, parent_first: bool
 ) -> None:
-    monkeypatch.setattr(removing, "_BATCH", 2)
-    monkeypatch.setattr(removing, "_PORTION", Weight(3, 1000))
+    monkeypatch.setattr(pruner, "_BATCH", 2)
+    monkeypatch.setattr(pruner, "_PORTION", Weight(3, 1000))
     app = make_app()
 
     @app.workflow
@@ -156,9 +155,9 @@ async def test_large_families_go_in_portions(
     await rows.fetch("UPDATE [runs] SET completed_at = completed_at - ?", 100 * DAY)
     transactions = Counted(store, "remove")
     if parent_first:
-        page = await store.ended_page(removing.FIRST, 100, Keep(0, 0), 100)
+        page = await store.ended_page(pruner.FIRST, 100, Keep(0, 0), 100)
         found = sorted(page.runs, key=lambda run: run.id != first.id)
-        assert await removing.Remover(store, Keep(0, 0), REAL, pace=RemovalPace()).remove(found) == 6, (
+        assert await pruner.Remover(store, Keep(0, 0), REAL, pace=RemovalPace()).remove(found) == 6, (
             "some went as its kin"
         )
     else:

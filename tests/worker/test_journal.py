@@ -15,7 +15,7 @@ from stepfast.errors import DatabaseRefused, LeaseLost
 from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
-from stepfast.worker.doubts import Doubts
+from stepfast.worker.failover_check import Doubts
 from stepfast.worker.journal import Journal
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.kit import make_kit

@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import Context, Rate, Stepfast
 from stepfast.settings import Settings
-from stepfast.worker.sharing import Sharing
+from stepfast.worker.claimer import Sharing
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeProcess

@@ -14,8 +14,8 @@ import pytest
 from stepfast import Stepfast
 from stepfast.model.records import Beat
 from stepfast.settings import Settings
-from stepfast.worker import neighbours
-from stepfast.worker.neighbours import gone, this_process
+from stepfast.worker import context
+from stepfast.worker.context import gone, this_process
 from tests.support.engine import PATIENCE
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeProcess
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the l
 def child() -> Iterator[subprocess.Popen[str]]:
     """A process that says who it is, and lives until it is killed."""
     code = (
-        "from stepfast.worker.neighbours import this_process; print(this_process(), flush=True); import sys; "
+        "from stepfast.worker.context import this_process; print(this_process(), flush=True); import sys; "
         "sys.stdin.read()"
     )
     pipe = subprocess.PIPE
@@ -78,7 +78,7 @@ def test_whatever_is_unknown_or_elsewhere_is_left_to_the_lease() -> None:
 
 def test_without_proc_the_lease_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     me = this_process()
-    monkeypatch.setattr(neighbours, "_BOOT", "/nowhere")
+    monkeypatch.setattr(context, "_BOOT", "/nowhere")
     assert this_process() is None
     assert gone(beat(me)) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepfast.model.retention import Ended, Keep
-from stepfast.worker.pacing import (
+from stepfast.worker.pruner import (
     CALM,
     IDLE,
     LONGEST,

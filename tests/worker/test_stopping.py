@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stepfast import Stepfast
-from stepfast.worker.stopping import SIGNALS
+from stepfast.worker.shutdown import SIGNALS
 from tests.support.engine import PATIENCE, eventually
 
 

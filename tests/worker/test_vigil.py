@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepfast.model.records import Beat
-from stepfast.worker.vigil import Vigil
+from stepfast.worker.reaper import Vigil
 
 
 def test_a_worker_is_silent_when_no_beat_was_seen_for_its_lease_less_a_sweep() -> None:

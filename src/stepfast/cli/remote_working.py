@@ -14,7 +14,7 @@ from ..errors import ConfigurationError
 from ..remote import RemoteWorker, SqlTransport
 from ..remote.names import DEFAULT_PREFIX
 from ..settings import DEFAULT_URL
-from ..worker.stopping import work_until_told
+from ..worker.shutdown import work_until_told
 from .loading import load_named
 from .logs import LEVELS, log_to_stderr
 from .options import option, time_option

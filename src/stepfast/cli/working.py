@@ -20,7 +20,7 @@ from ..telemetry.health_port import LOOPBACK, HealthPort
 from ..telemetry.reporting import ReportingWire, wire_to_parent
 from ..telling.words import count
 from ..worker import Worker
-from ..worker.stopping import work_until_told
+from ..worker.shutdown import work_until_told
 from .crew import Crew
 from .exits import INTERRUPTED
 from .logs import LEVELS, log_to_stderr, say

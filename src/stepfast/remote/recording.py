@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ..engine.host import Clock
 from ..errors import DatabaseRefused
 from ..settings import Settings
-from ..worker.patience import dutifully
+from ..worker.db_retry import dutifully
 from .messages import FAILED, TaskOutcome, refusal
 from .names import ids_of_step
 from .serving import Key, Serving

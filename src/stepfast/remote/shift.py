@@ -17,9 +17,9 @@ from ..engine.observers import tell_each
 from ..errors import DatabaseUnavailable, StepfastError
 from ..model.payload import Payloads
 from ..settings import Settings
-from ..worker.cleaning_up import bounded, ended
-from ..worker.clockwork import REAL, Clockwork
-from ..worker.patience import dutifully
+from ..worker.db_retry import dutifully
+from ..worker.shutdown import bounded, ended
+from ..worker.threads import REAL, Clockwork
 from .database import Database
 from .handlers import Handler, Performer
 from .messages import ClaimedTask

@@ -15,8 +15,7 @@ from ..errors import ConfigurationError, InvalidState, WorkerBroken, sentence
 from ..model.names import nearest
 from ..model.urls import redact
 from ..settings import Settings
-from ..worker.cleaning_up import to_the_end
-from ..worker.stopping import work_until_told
+from ..worker.shutdown import to_the_end, work_until_told
 from .database import Database, located, open_database
 from .handlers import Handler, declared
 from .names import DEFAULT_PREFIX, check_group, check_step_name

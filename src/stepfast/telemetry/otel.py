@@ -335,7 +335,7 @@ def _claim_attributes(event: RunClaimed) -> dict[str, Any]:
         "stepfast.claim": event.claim,
         "stepfast.ready_seconds": event.ready_for,
         "stepfast.worker.id": event.worker,
-        "stepfast.worker.host": _HOST,
+        "stepfast.worker.executor": _HOST,
         "stepfast.worker.pid": os.getpid(),
     }
     maybe = {

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from ..engine.host import CHANCE, Timer
-from ..worker.clockwork import Clockwork
+from ..worker.threads import Clockwork
 
 
 class LabTimer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ..worker.collector import collector
+from ..worker.gc_tuning import collector
 from ..worker.worker import Worker
 from .mortal import MortalStore
 

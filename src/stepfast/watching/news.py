@@ -21,7 +21,7 @@ from ..connected import Connected
 from ..errors import AppClosed, StepfastError, sentence
 from ..store.readonly import BaseGlance
 from ..store.store import Wakeups
-from ..worker.wakeups import Switchboard
+from ..worker.notifier import Switchboard
 from .onlooker import glance_of
 
 LISTS = ""

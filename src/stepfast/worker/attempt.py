@@ -1,18 +1,15 @@
-"""One attempt of a run, from its claim to its end.
-
-    load → heed → perform → judge
-
-What is missing of the run is loaded; what operators asked meanwhile is heeded; its code is performed, or its undos; and
-what came of that is judged: the run ends, is tried again, or is left to others.
-"""
+"""One attempt of a run, from its claim to the commit that ends the claim."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from ..engine import outcomes
 from ..engine.control import must_go_on_first, obey
@@ -25,24 +22,263 @@ from ..engine.observers import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.outcomes import as_misuse, decode_error, encode_error, explain, type_name
 from ..engine.step import being_cancelled, cancelled_by_code, default_backoff, exited
 from ..errors import (
+    AttemptEnded,
     CompensationFailed,
     ContextMisuse,
+    DatabaseRefused,
     InvalidInput,
+    LeaseLost,
     NonDeterminismError,
     PayloadError,
+    RunSuspended,
     StepfastError,
     sentence,
 )
 from ..model import status
-from ..model.records import Transition
+from ..model.names import CHECKS
+from ..model.records import RUN_ITSELF, FailedTry, StepRecord, Transition, ValueSet
 from ..model.status import DAG, DAG_STEP
 from ..settings import FORMAT
-from .divergence import Divergence
-from .errands import Errands
-from .graphs import Graphs
-from .handler_threads import HandlerThreads
-from .kit import Kit
-from .leaving import OVER, Leaving
+from .context import Kit
+from .dag_cache import Graphs
+from .journal import Journal, Undecidable
+from .queries import Errands
+from .slots import HandlerThreads, Slots
+
+_EACH = 20
+"""Times for each worker that would take it: who takes it is chance, and one of them may have the code."""
+_AT_MOST = 100
+
+GIVEN_BACK = f"{CHECKS}given back"
+"""Where the count is kept: among the values of the run, under a key that people do not see."""
+
+
+class GivenBack(msgspec.Struct):
+    """How often a run was given back, and at which record."""
+
+    seq: int
+    """The number of the newest record by then."""
+    times: int
+
+
+def given_back_at_most(workers: int) -> int:
+    """How often a run is given back to so many others before its divergence is final."""
+    return min(_EACH * workers, _AT_MOST)
+
+
+def times_given_back(kept: str | None, seq: int) -> int:
+    """How often a run was given back since its newest record."""
+    if kept is None:
+        return 0
+    last = msgspec.json.decode(kept, type=GivenBack)
+    return last.times if last.seq == seq else 0
+
+
+def given_back_again(run_id: str, claim: int, seq: int, before: int) -> ValueSet:
+    """The journal entry that counts once more."""
+    return ValueSet(run_id, claim, GIVEN_BACK, msgspec.json.encode(GivenBack(seq, before + 1)).decode())
+
+
+class Divergence:
+    """Decides who goes on with a run that our code does not fit."""
+
+    def __init__(self, kit: Kit, errands: Errands, journal: Journal) -> None:
+        self._logger = kit.logger
+        self._errands = errands
+        self._journal = journal
+
+    async def is_left_to_others(self, execution: Execution) -> bool:
+        """Whether it is left to other workers: as long as one lives with the code that recorded last; else for some
+        tries, if there are any that would take it, for they may have other code."""
+        claimed, workflow = execution.claimed, execution.workflow
+        last, peers = claimed.last_version, await self._errands.peers(workflow.name)
+        if last not in (None, workflow.version) and any(p.workflows[workflow.name] == last for p in peers):
+            told = "run %s (%s): recorded by other code that still runs; given back to it"
+            self._logger.warning(told, claimed.id, workflow.name, extra=ids_of(execution))
+            return True
+        serving = [peer for peer in peers if peer.queues is None or claimed.queue in peer.queues]
+        before = await self._given_back(execution) if serving else 0
+        if before >= given_back_at_most(len(serving)):
+            return False
+        self._journal.note(given_back_again(claimed.id, claimed.claim, execution.history.last_seq, before))
+        self._logger.warning(
+            "run %s (%s): it does not fit the code here, but others know the workflow; given back to them (%d times)",
+            claimed.id, workflow.name, before + 1, extra=ids_of(execution),
+        )  # fmt: skip
+        return True
+
+    async def _given_back(self, execution: Execution) -> int:
+        """How often it was given back like this since its newest record."""
+        kept = await self._errands.value(execution.run_id, GIVEN_BACK)
+        return times_given_back(kept, execution.history.last_seq)
+
+
+class HistoryCache:
+    """Records of runs that were released; of too many, those of the run that was released first go first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._entries: OrderedDict[str, tuple[int, list[StepRecord]]] = OrderedDict()
+        self.claims: dict[str, int] = {}
+        """Run id → the claim number whose end is remembered."""
+
+    def put(self, run_id: str, claim: int, records: list[StepRecord]) -> None:
+        """Remember what a run had recorded when it left."""
+        self.drop(run_id)
+        size = sum(200 + len(record.output or "") + len(record.arguments or "") for record in records)
+        if size > self._limit // 8:
+            return
+        self._entries[run_id] = (size, records)
+        self.claims[run_id] = claim
+        self._size += size
+        while self._size > self._limit:
+            self.drop(next(iter(self._entries)))
+
+    def take(self, run_id: str, claim: int) -> list[StepRecord] | None:
+        """What is remembered, if the run was not claimed by anybody else since."""
+        entry, last = self._entries.get(run_id), self.claims.get(run_id, 0)
+        self.drop(run_id)
+        return entry[1] if entry is not None and last + 1 == claim else None
+
+    def clear(self) -> None:
+        """Forget all: what is remembered may not be stored any more."""
+        self._entries.clear()
+        self.claims.clear()
+        self._size = 0
+
+    def drop(self, run_id: str) -> None:
+        """Forget the records of a run."""
+        entry = self._entries.pop(run_id, None)
+        if entry is not None:
+            del self.claims[run_id]
+            self._size -= entry[0]
+
+
+OVER = AttemptEnded("the attempt is over")
+
+
+class Leaving:
+    """Whoever has come to an end of a run, by its handler or apart from it, ends it here."""
+
+    def __init__(self, kit: Kit, journal: Journal, graphs: Graphs, slots: Slots) -> None:
+        self._kit = kit
+        self._payloads = kit.payloads
+        self._journal = journal
+        self._graphs = graphs
+        self._slots = slots
+        self.is_ending = slots.is_ending
+        self.cache = HistoryCache(kit.settings.history_cache)
+        """Records of runs that may come back here."""
+
+    async def leave(self, execution: Execution, move: Transition) -> None:
+        """Journal the entry that ends this claim, wait for its commit, forget the run."""
+        if execution.closed is None:
+            execution.closed = OVER
+            execution.close_waits()
+        self._slots.give_back(execution)
+        await self._commit(execution, move)
+
+    async def _commit(self, execution: Execution, move: Transition) -> None:
+        """Journal the entry, unless that is done, and wait for its commit. Code that the handler left behind may cancel
+        the task of the handler meanwhile; then another task waits."""
+        try:
+            if execution.parting is None:
+                if execution.claimed.dag_step is not None:
+                    move = await self._with_graph(execution, move)
+                execution.leave(move)
+            assert execution.parting is not None
+            await execution.parting
+        except DatabaseRefused as refusal:
+            await self._end_refused(execution, refusal)
+        except LeaseLost:
+            pass
+        except asyncio.CancelledError:  # ends here: the last thing that this task does
+            if self.can_record:
+                self.apart(execution, self._commit(execution, move))
+                return
+        self._slots.leave(execution)
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the journal is still written. If not, the worker or the program ends, and runs are given up."""
+        return not self._journal.ends
+
+    def apart(self, execution: Execution, ending: Coroutine[Any, Any, None]) -> None:
+        """End a run by a task of its own: nothing that its code left behind knows that task."""
+        execution.main.owner = execution.task = self._kit.clock.task(ending)
+
+    async def _with_graph(self, execution: Execution, move: Transition) -> Transition:
+        """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
+        if move.status not in status.TERMINAL or await self._graphs.sees(execution):
+            return move
+        due = execution.database_now() + int(self._kit.settings.sweep * 1000)
+        return outcomes.waits_for_graph(execution, due)
+
+    async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
+        """The database would not take the result: end the run with a plain sentence instead. If that is refused too,
+        the row of its dag run or its own is damaged: then it ends without anything that follows from it."""
+        text = encode_error(PayloadError(f"the database refused the outcome of the run: {refusal}"), self._payloads)
+        try:
+            await execution.leave(outcomes.broken(execution, text, self._payloads.format))
+        except DatabaseRefused:
+            await self._end_alone(execution, text)
+        except LeaseLost:
+            pass
+
+    async def _end_alone(self, execution: Execution, text: str) -> None:
+        try:
+            await self._journal.record(outcomes.broken(execution, text, self._payloads.format))
+        except LeaseLost:
+            pass
+        except DatabaseRefused as refusal:
+            if isinstance(refusal, Undecidable):
+                self._journal.break_by(refusal.__cause__ or refusal)
+            told = "run %s: its outcome could not be recorded"
+            self._kit.logger.exception(told, execution.run_id, extra=ids_of(execution))
+
+    def has_left(self, execution: Execution) -> None:
+        """The run has left by itself already; keep its records if it may come back here."""
+        if isinstance(execution.closed, RunSuspended) and self._is_sure(execution):
+            records = execution.ledger.whole_history()
+            if records is not None:
+                self.cache.put(execution.run_id, execution.claim, records)
+        if execution.parting is not None and not execution.parting.done():
+            self._journal.left[execution.run_id] = execution
+        self._slots.leave(execution)
+
+    def _is_sure(self, execution: Execution) -> bool:
+        """Whether its records are stored as it knows them. A call that was cancelled twice does not wait for the commit
+        of its record, which is not known here before. The handler may have taken long to end. If a connection broke
+        in that time and nothing was compared since, commits may be gone; and a run that was lost, or claimed again, is
+        not known any more."""
+        held = self._slots.find(execution.run_id) is execution and not execution.at_work
+        return held and not self._journal.is_doubted(execution.run_id, execution)
+
+    def lost(self, execution: Execution) -> None:
+        """The run is not ours any more. What it has done may still be written, if nobody else has it."""
+        execution.lose()
+        if self._journal.has(execution.run_id, execution.claim):
+            self._journal.left[execution.run_id] = execution
+        self._slots.leave(execution)
+
+    def note_attempt(self, execution: Execution, error: str) -> None:
+        """The failed attempt goes into the activity log, in the same flush as what becomes of the run."""
+        self._journal.note(
+            FailedTry(
+                execution.run_id,
+                execution.claim,
+                "",
+                RUN_ITSELF,
+                execution.claimed.attempt,
+                1,
+                execution.workflow.name,
+                error,
+                None,
+                int((self._kit.clock.now() - execution.began) * 1000),
+                self._payloads.format,
+            )
+        )
 
 
 class Attempts:

@@ -1,19 +1,41 @@
-"""The claimer: takes as many ready runs as there are free slots, the moment slots or runs appear.
-
-It knows lanes (queue, workflow, priority) that may have something, from wake-ups and from the sweeper's question, and
-for each a mark: the place up to which it has seen everything claimed.
-"""
+"""The claimer: takes as many ready runs as there are free slots, as soon as slots or runs appear."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ..model.events import ClaimAnswered
 from ..model.records import Claimed, Lane
-from .kit import Kit
-from .questions import Questions
+from .context import Kit
+
+
+class Questions:
+    """Numbers claims, whoever asks them."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The number of the last claim, which is how many there were."""
+        self._open: set[int] = set()
+
+    @contextlib.contextmanager
+    def ask(self) -> Iterator[int]:
+        """A claim that is unanswered until the block is left: it may have taken runs that we do not know of yet."""
+        self.last += 1
+        number = self.last
+        self._open.add(number)
+        try:
+            yield number
+        finally:
+            self._open.discard(number)
+
+    @property
+    def unanswered(self) -> int | None:
+        """The number of the oldest claim that has no answer yet."""
+        return min(self._open, default=None)
+
 
 MARK_SLACK = 2_000_000
 """Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
@@ -248,3 +270,26 @@ class Claimer:
         """Whether a claim may have left ready runs because their inputs would have been too much at once. A character
         has up to four bytes."""
         return 4 * sum(len(run.input) for run in runs) >= self._kit.settings.claim_bytes
+
+
+class Sharing:
+    """Divides the free slots of one worker."""
+
+    def __init__(self) -> None:
+        self._limited_last = False
+
+    def for_limited(self, free: int, limited: int | None, usual: int | None) -> int:
+        """How many of the free slots a limited queue may take, by the priorities of both; None: nothing is wanted."""
+        if usual is None or (limited is not None and limited > usual):
+            return free
+        if limited is None or limited < usual:
+            return 0
+        return free // 2 + (free % 2 and not self._limited_last)
+
+    def for_usual(self, free: int, limited: int | None, usual: int | None) -> int:
+        """How many of the free slots are left for the usual claims."""
+        return free if limited is None else free - self.for_limited(free, limited, usual)
+
+    def took(self, limited: bool) -> None:
+        """Note who has taken the slots: a limited queue, or the usual claims."""
+        self._limited_last = limited

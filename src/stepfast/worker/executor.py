@@ -1,37 +1,197 @@
-"""The executor: takes claimed runs, and has each of them attempted in a slot.
-
-    claimed → slot → attempt → ending → journal → slot free
-
-Each attempt is one task (a plain ``def`` one thread more). The way of a run is in files of its own: ``slots``,
-``attempt``, ``time_limits``, ``leaving``; what can become of it is in ``engine/endings``.
-"""
+"""The executor: takes claimed runs, and has each of them attempted in a slot, within its time limits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec.structs import replace
 
 from ..engine import outcomes
 from ..engine.control import must_go_on_first, obey
 from ..engine.execution import Execution, Stage, Suspect
+from ..engine.host import Recorder
 from ..engine.invocation import kind_of
 from ..engine.observers import ids_of
-from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
-from ..model.records import Claimed
+from ..errors import AttemptEnded, AttemptTimeout, DatabaseRefused, DeadlineExceeded, LeaseLost, sentence
+from ..model import status
+from ..model.records import Claimed, Entry, StepRunning
 from ..settings import SUSPECT_LOSSES
-from .attempt import Attempts
-from .divergence import Divergence
-from .errands import Errands
-from .graphs import Graphs
-from .handler_threads import HandlerThreads
-from .host import WorkerHost
+from .attempt import Attempts, Divergence, Leaving
+from .context import Kit
+from .dag_cache import Graphs
 from .journal import Journal
-from .kit import Kit
-from .leaving import Leaving
-from .mailman import Mailman
-from .progress import Progress
-from .slots import Slots
-from .time_limits import TimeLimits
+from .mailbox_poller import Mailman
+from .queries import Errands
+from .slots import HandlerThreads, Slots
+
+
+class TimeLimits:
+    """One timer for each run that has a limit; it ends the attempt even if the handler ignores being cancelled."""
+
+    def __init__(self, kit: Kit, attempts: Attempts, slots: Slots) -> None:
+        self._clock = kit.clock
+        self._default: Any = kit.settings.timeout
+        self._default_of_step: Any = kit.settings.step_timeout
+        self._attempts = attempts
+        self._slots = slots
+        self._loop = asyncio.get_running_loop()
+        self.late: set[asyncio.Task[Any]] = set()
+        """Handlers that are nobody's any more, and the ends that are made apart from them."""
+
+    def begin(self, execution: Execution) -> None:
+        """An attempt begins. Undos have no limit; nor has a dag run whose steps are all settled."""
+        claimed, timeout = execution.claimed, execution.workflow.options.timeout
+        if claimed.timeout_ms is not None:
+            timeout = claimed.timeout_ms / 1000
+        elif timeout is None:
+            timeout = self._default if claimed.dag_step is None else self._default_of_step
+        if timeout is None and claimed.deadline_in_ms is None:
+            return
+        if not claimed.undoing and kind_of(execution.workflow).bounded:
+            self._set(execution, timeout)
+
+    def _set(self, execution: Execution, timeout: float | None) -> None:
+        """Whichever comes first: the timeout of this stretch, or the deadline of the whole run."""
+        left, now = execution.claimed.deadline_in_ms, self._clock.now()
+        deadline = None if left is None else max(0.0, execution.began + left / 1000 - now)
+        if deadline is not None and (timeout is None or deadline <= timeout):
+            execution.timer = self._clock.alarm(deadline, self._is_over, execution, status.REASON_DEADLINE)
+        elif timeout is not None:
+            execution.timer = self._clock.alarm(timeout, self._is_over, execution, status.REASON_TIMEOUT)
+
+    def _is_over(self, execution: Execution, reason: str) -> None:
+        """End the attempt; unless some of the time was spent waiting, which does not count for a timeout."""
+        if execution.closed is not None:
+            return
+        waited = execution.waits.take_waited()
+        if reason == status.REASON_TIMEOUT and waited > 0:
+            self._set(execution, waited)
+            return
+        if reason == status.REASON_DEADLINE:
+            error: Exception = DeadlineExceeded(f"run {execution.run_id} did not end before its deadline")
+            end = self._attempts.fail
+        else:
+            error = AttemptTimeout(f"the attempt took longer than its timeout ({execution.workflow.name})")
+            end = self._attempts.retry
+        self._slots.give_back(execution)  # from here on its handler has no say, and is not waited for
+        execution.close(AttemptEnded(str(error)))
+        if execution.task is not None:
+            self._keep(execution.task)  # it may go on for as long as it likes, and is nobody's any more
+        self._keep(self._loop.create_task(self._end(execution, end(execution, error, reason))))
+
+    async def _end(self, execution: Execution, ending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await ending
+        except Exception as bug:
+            await self._attempts.end_by_bug(execution, bug)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self.late.add(task)
+        task.add_done_callback(self.late.discard)
+
+
+_LONGEST = 5.0
+"""Seconds that one write may take. A lock on the table must not keep a connection of the pool for longer."""
+
+_CHANCE = 0.5
+"""Seconds for the last words when a worker leaves."""
+
+
+class Progress:
+    """Collects the latest word of each step of a worker and writes it, one statement at a time."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self._waiting: dict[tuple[str, str, int], StepRunning] = {}
+        self._writer: asyncio.Task[None] | None = None
+        self._failing = False
+        """Whether the last write has failed, which was logged."""
+        self._over = False
+
+    def note(self, entry: StepRunning) -> None:
+        """Take the word of a step, in place of an earlier one that is not written yet. What it leaves out is kept of
+        that one."""
+        if self._over:
+            return
+        address = (entry.run_id, entry.branch, entry.position)
+        before = self._waiting.get(address)
+        if before is not None:
+            detail = before.detail if entry.detail is None else entry.detail
+            data, format_ = (before.data, before.format) if entry.data is None else (entry.data, entry.format)
+            entry = replace(entry, detail=detail, data=data, format=format_, since_ms=before.since_ms)
+        self._waiting[address] = entry
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write(), name="stepfast-progress")
+
+    async def _write(self) -> None:
+        await asyncio.sleep(0)  # what is noted in the same turn goes along
+        while self._waiting:
+            entries, self._waiting = list(self._waiting.values()), {}
+            try:
+                async with self._kit.clock.timeout(_LONGEST):
+                    await self._kit.store.tell_progress(self._kit.me.id, entries)
+            except Exception as error:
+                self._failed(error)
+            else:
+                self._failing = False
+
+    def _failed(self, error: Exception) -> None:
+        """Log the first of several failures in a row."""
+        if not self._failing:
+            self._kit.logger.warning(
+                "the progress of steps cannot be written, and is dropped until it can: %s", sentence(error)
+            )
+        self._failing = True
+
+    async def written(self) -> None:
+        """Give what was noted a chance to be written before the worker leaves, but no more."""
+        if self._writer is not None and not self._failing:
+            await self._kit.clock.wait((self._writer,), _CHANCE)
+
+    async def close(self) -> None:
+        """Stop writing; what is noted from now on is dropped."""
+        self._over = True
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+
+
+class WorkerHost(Recorder):
+    """The worker as an execution sees it."""
+
+    def __init__(
+        self, kit: Kit, journal: Journal, mailman: Mailman, errands: Errands, slots: Slots, progress: Progress
+    ) -> None:
+        super().__init__(kit.settings, kit.payloads, kit.logger, kit.clock)
+        self.loop = asyncio.get_running_loop()
+        self.loop_thread = threading.get_ident()
+        self.errands = errands
+        self.observers = kit.observers
+        self.step_observers = None if kit.observers is None else kit.observers.of_steps
+        self._journal = journal
+        self._progress = progress
+        self._steps = kit.clock.pool("step")
+        # Not methods, so that what is called at each step is called without another call around it.
+        self.record = journal.record  # type: ignore[method-assign]
+        self.run_in_thread = self._steps.submit  # type: ignore[method-assign]
+        self.look = mailman.look  # type: ignore[method-assign]
+        self.watch = mailman.watch  # type: ignore[method-assign]
+        self.may_linger = slots.may_linger  # type: ignore[method-assign]
+
+    def note(self, entry: Entry) -> None:
+        """Journal an entry nobody waits for, from any thread. Progress is written beside the journal."""
+        note = self._progress.note if isinstance(entry, StepRunning) else self._journal.note
+        if threading.get_ident() == self.loop_thread:
+            note(entry)  # type: ignore[arg-type]
+        else:
+            self.loop.call_soon_threadsafe(note, entry)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Let idle threads go; busy ones go when they are done."""
+        self._steps.close()
 
 
 class Executor:

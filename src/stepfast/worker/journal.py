@@ -15,8 +15,8 @@ from ..engine.host import Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
 from ..model.events import JournalFlushed
 from ..model.records import Batch, Believer, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
-from .doubts import Doubts
-from .kit import Kit
+from .context import Kit
+from .failover_check import Doubts
 
 
 class Receipt(Promise[int]):

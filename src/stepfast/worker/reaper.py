@@ -1,20 +1,44 @@
-"""The reaper: finds workers that are dead, and gives back what they held.
-
-A worker is dead if its lease is over and this worker has looked on for about as long without seeing a beat; or if its
-process on this very machine is gone.
-"""
+"""The reaper: finds dead workers and claims whose reply was lost, and gives back what they held."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from ..model.events import RunsSwept
-from ..model.records import Lane
+from ..model.records import Beat, Lane
 from ..store.store import Reaping
-from .kit import Kit
-from .neighbours import gone
-from .vigil import Vigil
+from .claimer import Questions
+from .context import Kit, gone
+
+
+class Vigil:
+    """What was seen of the beats of others. ``now`` is a time of our own clock that only goes on (monotonic)."""
+
+    def __init__(self, sweep: float) -> None:
+        self._sweep = sweep
+        self._seen: dict[str, tuple[Beat, float]] = {}
+        """Worker → its last beat, and when we first saw that one."""
+
+    def saw(self, beats: Iterable[Beat], now: float) -> None:
+        """The last beat of each worker that lives, as the rows have it."""
+        before = self._seen
+        self._seen = {}
+        for beat in beats:
+            known = before.get(beat.worker)
+            self._seen[beat.worker] = known if known is not None and known[0].at == beat.at else (beat, now)
+
+    def silent(self, now: float) -> list[str]:
+        """The workers that have been silent for as long as we look on."""
+        return [worker for worker, (beat, since) in self._seen.items() if now - since >= self._enough(beat)]
+
+    def _enough(self, beat: Beat) -> float:
+        """A lease, less the time that passes until a beat is first seen: a dead worker is found within its lease and
+        one sweep. Where sweeps are so rare that little would be left, two thirds of the lease: two beats lost."""
+        lease = beat.lease_ms / 1000
+        return max(lease - self._sweep, lease * 2 / 3)
+
 
 T = TypeVar("T")
 
@@ -105,3 +129,34 @@ def tell_swept(kit: Kit, swept: RunsSwept) -> None:
     """Tell the observers, if there are any, what a sweep has moved."""
     if kit.observers is not None:
         kit.observers.tell(kit.observers.swept, swept)
+
+
+Held = tuple[str, int]
+"""A run, and the number of the claim that holds it."""
+
+
+class Strays:
+    """A run is taken for a stray when it was seen twice, because the first sight may be older than our knowledge."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Held, int] = {}
+        """What was seen once → how many claims we had asked for by then."""
+
+    def find(
+        self,
+        held: Mapping[str, int],
+        is_known: Callable[[str, int], bool],
+        questions: Questions,
+    ) -> list[Held]:
+        """What the database says we hold, and is neither at hand nor on its way out (``is_known``), nor on its way in
+        by a claim that is not answered yet."""
+        claims, unanswered = questions.last, questions.unanswered
+        seen = {each: self._seen.get(each, claims) for each in held.items() if not is_known(*each)}
+        answered_below = math.inf if unanswered is None else unanswered
+        again = [stray for stray, since in seen.items() if stray in self._seen and since < answered_below]
+        self._seen = {stray: since for stray, since in seen.items() if stray not in again}
+        return sorted(again)
+
+    def forget(self) -> None:
+        """Nothing that named us is ours any more."""
+        self._seen.clear()

@@ -15,7 +15,7 @@ from ..errors import ConfigurationError, DatabaseUnavailable, SchemaError, sente
 from ..model.records import NewRun
 from ..model.schedules import ScheduleRow
 from ..store.flows.schedules import Fired, Make, Shot
-from .kit import Kit
+from .context import Kit
 
 T = TypeVar("T")
 

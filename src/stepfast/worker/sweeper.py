@@ -14,7 +14,7 @@ from ..engine.observers import tell_each
 from ..model.events import RunsSwept
 from ..model.records import Tick
 from .claimer import Claimer
-from .kit import Kit
+from .context import Kit
 from .reaper import Reaper, ReapPort, tell_swept
 
 T = TypeVar("T")

@@ -1,15 +1,4 @@
-"""Threads for blocking code: as few as the work needs, as many as it asks for, never in the way of an exit.
-
-Waking a thread for each call costs more than most calls do: the interpreter runs one thread at a time, and each hand-
-over may have to wait for its turn. So calls wait in a backlog, one thread works through it for as long as that goes
-quickly, and what it has done is handed back together. Calls that block are noticed within milliseconds by the backlog
-that does not move; from then on, for a while, each call wakes a thread of its own. On a busy machine the backlog may
-stand still although nothing blocks, because the thread does not get its turn. So a look that comes late itself says
-little; and calls that turn out to be quick, one after the other, share few threads again.
-
-A pool of fixed size would not do: a timed-out handler may keep its thread for as long as it likes, and the slot it
-no longer holds must find a thread all the same. The number is bounded by the callers, who hold slots.
-"""
+"""Threads for blocking code: as few as the work needs, as many as it requests, never in the way of an exit."""
 
 from __future__ import annotations
 
@@ -17,12 +6,12 @@ import asyncio
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
-from ..engine.host import Promise, wake_all
+from ..engine.host import Clock, Promise, wake_all
 
 _KEEP_IDLE = 10.0
 """Seconds an idle thread waits for more work."""
@@ -229,3 +218,38 @@ def _fulfilled(promise: Promise[Any], result: Any, error: BaseException | None) 
     else:
         promise.fail(error)
     return promise
+
+
+class Pool(Protocol):
+    """Threads for blocking calls."""
+
+    def submit(self, function: Callable[[], Any]) -> Awaitable[Any]:
+        """Run a blocking call; to be awaited in the running loop."""
+        ...
+
+    def close(self) -> None:
+        """Let idle threads go; busy ones go when they are done."""
+
+
+class Clockwork(Clock):
+    """Time, timers, threads and chance as they are in life."""
+
+    def pool(self, name: str) -> Pool:
+        """Threads for blocking calls, as many as are needed."""
+        return Threads(name)
+
+    def thread(self, name: str, function: Callable[[], None]) -> threading.Thread:
+        """A thread of its own for a duty that must not wait for the event loop. It is not started yet."""
+        return threading.Thread(target=function, name=name, daemon=True)
+
+    def bell(self) -> threading.Event:
+        """What such a thread waits at, for so many seconds at most."""
+        return threading.Event()
+
+    async def joined(self, thread: threading.Thread, seconds: float) -> None:
+        """Wait for a thread to end, for so many seconds at most."""
+        await asyncio.get_running_loop().run_in_executor(None, thread.join, seconds)
+
+
+REAL = Clockwork()
+"""That of every application, unless a test gives it another."""

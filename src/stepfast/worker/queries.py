@@ -15,9 +15,9 @@ from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadErr
 from ..model.records import Claimed, Lane, NewRun, Parent, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import Way
 from ..model.rows import DagStepRow, Outcome
-from .carriage import Carriage
-from .doubts import Doubts
-from .kit import Kit
+from .context import Kit
+from .failover_check import Doubts
+from .remote_dispatcher import Carriage
 
 _PAGE = 1000
 """Records that the store gives at once."""

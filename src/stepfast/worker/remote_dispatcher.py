@@ -1,23 +1,151 @@
-"""The courier: sends remote steps out when they are due, and brings back what came of them.
-
-It rests while no remote step waits. While some do, it looks for their results: quickly as long as it finds any, and
-less and less often up to the poll interval when it does not, so that of many workers those look that have something to
-bring. What it brings is only left in mailboxes; the sweeper delivers it.
-"""
+"""The dispatcher of remote steps: sends them when they are due, over a transport, and brings back their results."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from ..documents import cite
 from ..engine.observers import tell_each
-from ..errors import DatabaseRefused, StepfastError, sentence
+from ..errors import ConfigurationError, DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import Result, Task, Way, key_of
+from ..store import Store
 from ..store.store import Due, Key
-from .carriage import Carriage
-from .cleaning_up import to_the_end
-from .kit import Kit
+from .context import Kit
+from .shutdown import to_the_end
+
+
+class Transport(Protocol):
+    """The engine's side. ``connection`` is one of the transport's own database, with the caller's transaction open on
+    it: what is done there comes with its commit. A transport that is no database refuses it."""
+
+    prefix: str
+    """What tells it from others: a step that went out over one is not looked for over another."""
+
+    async def open(self) -> None:
+        """Connect, and make what is needed if that is wanted."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect from what is the transport's own."""
+        ...
+
+    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+        """Send tasks out. One that is there already stays as it is; a later attempt takes the place of an earlier one,
+        and of the failures that it left."""
+        ...
+
+    async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
+        """What has come of these steps so far. Of other steps, which may be other engines', nothing is touched."""
+        ...
+
+    async def remove(self, results: Sequence[Result], connection: Any = None) -> None:
+        """Take away results that were recorded: exactly these, and not what has come in their place since."""
+        ...
+
+    async def cancel(self, step_ids: Sequence[str], connection: Any = None) -> list[str]:
+        """Take back what no worker has begun; the ids of those that were. Others come to an end, and their results are
+        the caller's to remove."""
+        ...
+
+    async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
+        """The steps, of those named, whose tasks no worker has begun, for people who wonder."""
+        ...
+
+    async def lost(self, step_ids: Sequence[str]) -> list[str]:
+        """The steps, of those named, that have vanished: neither a task nor a result of them is there. Send them
+        again."""
+        ...
+
+    async def leftovers(self, after: str, limit: int) -> list[str]:
+        """A page of the steps, in the order of their ids, of which there is a task or a result that has lain there for
+        longer than a lease. Some of them may be over."""
+        ...
+
+
+_NONE = (
+    "ctx.remote needs a transport, over which workers elsewhere are reached: those that serve remote steps cannot read "
+    "this application's SQLite file. Pass Stepfast(transport=SqlTransport(url)) with the URL of a PostgreSQL or "
+    "MariaDB/MySQL database that they can reach (from stepfast.remote import SqlTransport), or keep the application "
+    f"itself on PostgreSQL. See {cite('how-to/remote-steps')}"
+)
+
+
+class Carriage:
+    """The transport, its prefix, and whether it takes part in the store's own transactions."""
+
+    def __init__(self, store: Store, make: Callable[[], Transport] | None, joined: bool = False) -> None:
+        self._store = store
+        self._make = make
+        self._joined = joined
+        self._opening: asyncio.Future[Way] | None = None
+        self._made: Transport | None = None
+        self._transport: Transport | None = None
+        """The one that was made, once it is open."""
+        self.way: Way | None = None
+        """How remote steps go out, once somebody has asked."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is any transport."""
+        return self._make is not None
+
+    @property
+    def transport(self) -> Transport:
+        """The transport, which was opened."""
+        assert self._transport is not None
+        return self._transport
+
+    async def find_way(self) -> Way:
+        """How remote steps go out. If that is over another database, a run need not wait until it can be reached: its
+        steps lie in the outbox until then."""
+        if self._joined:
+            return await self.open()
+        return self._way_of(self._given())
+
+    async def open(self) -> Way:
+        """Open it, once, whoever asks. Its tables are made unless it was told not to."""
+        if self._transport is not None:
+            return self._way_of(self._transport)
+        transport = self._given()
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open(transport))
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    def _given(self) -> Transport:
+        if self._make is None:
+            raise ConfigurationError(_NONE)
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    async def _open(self, transport: Transport) -> Way:
+        await transport.open()
+        if self._joined:
+            self._store.carry(transport)
+        self._transport = transport
+        return self._way_of(transport)
+
+    def _way_of(self, transport: Transport) -> Way:
+        self.way = Way(transport.prefix, self._joined)
+        return self.way
+
+    def _opened(self, opening: asyncio.Future[Way]) -> None:
+        """Whoever comes after a failure begins anew."""
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # there may be nobody who waits for it any more
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        if self._opening is not None:
+            await asyncio.wait((self._opening,))
+        transport, self._transport, self._made, self.way = self._transport, None, None, None
+        if transport is not None:
+            await transport.close()
+
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ..engine.waits import MailAnswer, MailReader
-from .kit import Kit
+from .context import Kit
 
 _MARGIN = 1.0
 """Seconds a claim may take: news that came while it was under way may be missing in what it brought."""

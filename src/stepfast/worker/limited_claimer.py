@@ -16,7 +16,7 @@ from ..model.events import ClaimAnswered
 from ..model.rate_limiter import Admission, KeysSeen, WantedRuns
 from ..model.records import Claimed, Lane, Transition
 from .claimer import MARK_SLACK, Claimer
-from .kit import Kit
+from .context import Kit
 
 _SHORTEST_WAIT = 0.005
 """Seconds between two claims that a rate is awaited by: a high rate gives several at once."""

@@ -15,7 +15,7 @@ from ..model import status
 from ..model.graph import Graph
 from ..model.records import Claimed
 from ..model.rows import DagOutputs
-from .kit import Kit
+from .context import Kit
 
 
 class Seen:
