@@ -17,7 +17,7 @@ from typing import Any
 
 from stepfast.model.remote_steps import is_stale, read_error
 from stepfast.remote import Result, SqlTransport, Task
-from stepfast.remote.messages import COMPLETED
+from stepfast.remote.protocol import COMPLETED
 from tests.remote.tables import Tables
 
 WORKER = """

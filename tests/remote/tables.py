@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from stepfast.remote.transport_url import MYSQL, mysql_options, parse_transport_url
+from stepfast.remote.protocol import MYSQL, mysql_options, parse_transport_url
 
 TASK = "step_id, run_id, seq, name, grp, input, attempt, status, created_at"
 RESULT = "step_id, run_id, seq, status, output, error, started_at, created_at"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stepfast.remote import SqlTransport, Task, shift
+from stepfast.remote import SqlTransport, Task
+from stepfast.remote import worker as remote_worker
 from stepfast.remote.mysql import transactions as mysql
 from stepfast.settings import Settings
 from stepfast.store.postgres import transactions as postgres
@@ -44,7 +45,11 @@ def proxy_of(url: str, tables: Tables) -> Proxy:
 async def test_a_stop_is_bounded_while_the_network_is_silent(
     url: str, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((shift, "_CLAIM_ENDS"), (shift, "_LAST_RESULTS"), (shift, "_GIVE_BACK")):
+    for module, name in (
+        (remote_worker, "_CLAIM_ENDS"),
+        (remote_worker, "_LAST_RESULTS"),
+        (remote_worker, "_GIVE_BACK"),
+    ):
         monkeypatch.setattr(module, name, 0.2)
     for one in (mysql, postgres):
         monkeypatch.setattr(one, "PATIENCE", 0.2)

@@ -12,8 +12,15 @@ from stepfast.engine.remote_step import remote_order
 from stepfast.errors import ConfigurationError
 from stepfast.model.remote_steps import RemoteStep, is_stale, read_error
 from stepfast.remote import FatalError, Result, SqlTransport
-from stepfast.remote.messages import error_text, no_handler
-from stepfast.remote.names import LONGEST, check_prefix, ids_of_step, results_table, tasks_table
+from stepfast.remote.protocol import (
+    LONGEST,
+    check_prefix,
+    error_text,
+    ids_of_step,
+    no_handler,
+    results_table,
+    tasks_table,
+)
 from tests.remote.scene import quick_worker, results_of
 from tests.remote.tables import TASK, Tables
 

@@ -14,8 +14,8 @@ import pytest
 
 from stepfast.errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError
 from stepfast.remote import RemoteWorker, SqlTransport, Task
-from stepfast.remote.database import located, open_database
-from stepfast.remote.transport_url import mysql_options, parse_transport_url
+from stepfast.remote.protocol import mysql_options, parse_transport_url
+from stepfast.remote.task_store import located, open_database
 from stepfast.settings import Settings
 from tests.remote.scene import quick_worker, result_of
 from tests.remote.tables import Tables

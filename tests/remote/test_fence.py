@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from stepfast.remote import SqlTransport, Task
-from stepfast.remote.database import Database, located, open_database
-from stepfast.remote.messages import TaskOutcome
-from stepfast.remote.serving import Recorded, Serving
+from stepfast.remote.protocol import TaskOutcome
+from stepfast.remote.task_store import Database, Recorded, Serving, located, open_database
 from stepfast.settings import Settings
 from tests.remote.tables import Tables
 

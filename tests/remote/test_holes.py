@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from stepfast.errors import LeaseLost
-from stepfast.remote import RemoteTask, SqlTransport, Task, recording
+from stepfast.remote import RemoteTask, SqlTransport, Task, task_store
 from tests.remote.scene import quick_worker, result_of, results_of
 from tests.remote.tables import Tables
 from tests.support.engine import PATIENCE, Gate, eventually
@@ -395,7 +395,7 @@ async def test_a_result_is_put_off_while_an_engine_reads_the_failure_before_it(u
 
 
 async def test_a_result_is_not_put_off_for_ever(url: str, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_PUT_OFF", 0.1)
+    monkeypatch.setattr(task_store, "_PUT_OFF", 0.1)
     await tables.put_result("run:0", "failed")
     await tables.fetch("UPDATE [results] SET claimed_by = 'engine', claimed_at = ?", await tables.now() + 1_000_000)
     await tables.put_task("run:0", attempt=2)

@@ -10,7 +10,7 @@ import pytest
 from stepfast import Settings
 from stepfast.errors import InvalidState, WorkerBroken
 from stepfast.remote import RemoteWorker
-from stepfast.remote.serving import Serving
+from stepfast.remote.task_store import Serving
 from tests.remote.scene import quick_worker, result_of
 from tests.remote.tables import Tables
 from tests.support.engine import Gate, ThreadGate, eventually

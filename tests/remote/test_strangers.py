@@ -8,9 +8,8 @@ from importlib import resources
 import asyncpg
 
 from stepfast.remote import SqlTransport, Task
-from stepfast.remote.database import located, open_database
-from stepfast.remote.messages import TaskOutcome
-from stepfast.remote.serving import Serving
+from stepfast.remote.protocol import TaskOutcome
+from stepfast.remote.task_store import Serving, located, open_database
 from stepfast.settings import Settings
 from tests.support.overloads import overloads
 

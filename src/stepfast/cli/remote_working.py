@@ -12,7 +12,7 @@ import typer
 
 from ..errors import ConfigurationError
 from ..remote import RemoteWorker, SqlTransport
-from ..remote.names import DEFAULT_PREFIX
+from ..remote.protocol import DEFAULT_PREFIX
 from ..settings import DEFAULT_URL
 from ..worker.shutdown import work_until_told
 from .loading import load_named

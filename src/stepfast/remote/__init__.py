@@ -4,7 +4,7 @@ The contract, which other languages speak too, is in ``contract/``.
 """
 
 from ..worker.remote_dispatcher import Transport
-from .messages import FatalError, RemoteTask, Result, Task
+from .protocol import FatalError, RemoteTask, Result, Task
 from .sql_transport import SqlTransport
 from .worker import RemoteWorker
 

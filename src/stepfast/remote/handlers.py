@@ -13,7 +13,7 @@ from ..engine.step import being_cancelled, cancelled_by_code, under_step
 from ..errors import ConfigurationError, InvalidInput, PayloadError, sentence
 from ..model.payload import Payloads, check_type
 from ..settings import FORMAT
-from .messages import COMPLETED, FAILED, ClaimedTask, RemoteTask, TaskOutcome, error_text, no_handler, refusal
+from .protocol import COMPLETED, FAILED, ClaimedTask, RemoteTask, TaskOutcome, error_text, no_handler, refusal
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 

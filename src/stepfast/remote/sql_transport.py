@@ -8,9 +8,8 @@ from typing import Any
 
 from ..errors import ConfigurationError, DatabaseRefused
 from ..settings import Settings
-from .database import Database, Work, located, open_database
-from .messages import Result, Task
-from .names import DEFAULT_PREFIX, LONGEST, check_group, check_prefix, check_step_name
+from .protocol import DEFAULT_PREFIX, LONGEST, Result, Task, check_group, check_prefix, check_step_name
+from .task_store import Database, Work, located, open_database
 
 _NOT_OPEN = "the transport is not open: use `async with`, or await its open()"
 

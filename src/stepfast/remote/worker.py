@@ -1,25 +1,260 @@
-"""``RemoteWorker``: serves the steps of one group, for any engine that speaks the contract, in a process of its own.
-
-It needs a database and nothing else: no engine, no application, none of Stepfast's own tables.
-"""
+"""``RemoteWorker``: serves the steps of one group, for any engine that speaks the contract, in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
-from ..errors import ConfigurationError, InvalidState, WorkerBroken, sentence
+from ..engine.observers import tell_each
+from ..errors import ConfigurationError, DatabaseUnavailable, InvalidState, StepfastError, WorkerBroken, sentence
 from ..model.names import nearest
+from ..model.payload import Payloads
 from ..model.urls import redact
 from ..settings import Settings
-from ..worker.shutdown import to_the_end, work_until_told
-from .database import Database, located, open_database
-from .handlers import Handler, declared
-from .names import DEFAULT_PREFIX, check_group, check_step_name
-from .shift import Options, Shift
+from ..worker.db_retry import dutifully
+from ..worker.shutdown import bounded, ended, to_the_end, work_until_told
+from ..worker.threads import REAL, Clockwork
+from .handlers import Handler, Performer, declared
+from .protocol import DEFAULT_PREFIX, LONGEST, ClaimedTask, check_group, check_step_name, ids_of_step
+from .task_store import Database, Key, Recorder, Serving, located, open_database
+
+_CLAIM_ENDS = 5.0
+"""Seconds for a claim that is under way when the worker stops: its tasks are then given back rather than left lying."""
+_LAST_RESULTS = 5.0
+"""Seconds for results that are still to be written when the worker stops."""
+_GIVE_BACK = 3.0
+"""Seconds for giving back what was not finished."""
+
+
+class Options(NamedTuple):
+    """How a worker works; times in seconds."""
+
+    poll: float
+    lease: float
+    batch: int
+    concurrency: int
+    grace: float
+    clock: Clockwork = REAL
+    """Where its time, threads and chance come from. A test may give it another."""
+
+
+class Shift:
+    """What a worker has in hand. It is begun once and ended once."""
+
+    def __init__(
+        self,
+        database: Database,
+        group: str,
+        options: Options,
+        handlers: dict[str, Handler],
+        settings: Settings,
+        logger: logging.Logger,
+    ) -> None:
+        self.id = f"stepfast-{socket.gethostname()}-{os.getpid()}-{options.clock.new_id()[-8:]}"[-LONGEST:]
+        self._options = options
+        self._settings = settings
+        self._logger = logger
+        clock = self._clock = options.clock
+        self._threads = clock.pool("remote")
+        self._performer = Performer(handlers, Payloads(settings, None, logger), self._threads.submit)
+        self._serving = Serving(database, self.id, group, options.lease)
+        self._freed = asyncio.Event()
+        self._recorder = Recorder(self._serving, settings, logger, clock, self._freed.set)
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._cut_off = False
+        """Whether handlers are waited for no longer."""
+        self._doubt = False
+        """Whether a claim was asked for whose answer never came: rows may name us without our knowledge."""
+        self.broken = asyncio.Event()
+        """Set if a duty ended by an error, which is a bug."""
+        self.cause: tuple[str, BaseException] | None = None
+        self._duties: dict[str, asyncio.Task[None]] = {}
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the three duties side by side."""
+        for name, duty in (("claiming", self._claim()), ("holding", self._hold()), ("recording", self._recorder.run())):
+            self._begin_duty(name, duty)
+
+    def _begin_duty(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+        task = self._duties[name] = asyncio.create_task(duty, name=f"stepfast-remote-{name}")
+        task.add_done_callback(lambda done: self._duty_ended(name, done))
+
+    def _duty_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self._logger.critical("the duty %s of a remote worker ended by an error", name, exc_info=error)
+        self.cause = self.cause or (name, error)
+        self.broken.set()
+
+    @property
+    def running(self) -> int:
+        """How many handlers run."""
+        return len(self._running)
+
+    def hurry(self) -> None:
+        """Wait for handlers no longer."""
+        self._hurried.set()
+
+    async def end(self, grace: float) -> None:
+        """Claim nothing more, let handlers finish, record what they did, give back the rest."""
+        self._stopping.set()
+        clock = self._clock
+        await clock.wait((self._duties["claiming"],), _CLAIM_ENDS)
+        await ended((self._duties["claiming"],), clock)
+        await self._wait_for_handlers(grace)
+        left, self._cut_off = list(self._running), True
+        await ended(list(self._running.values()), clock)
+        if not await self._wait_for(self._recorder.emptied, _LAST_RESULTS):
+            lost = [ids_of_step(step_id) for step_id, _ in self._recorder.unrecorded]
+            tell_each(self._logger, "the result could not be recorded", lost)
+        if left:
+            await bounded(self._serving.give_back(left), _GIVE_BACK, "giving remote tasks back", self._logger, clock)
+        await ended(list(self._duties.values()), clock)
+        self._threads.close()
+
+    async def _wait_for_handlers(self, grace: float) -> None:
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            async with self._clock.timeout(grace):
+                while self._running and not hurried.done():
+                    await asyncio.wait((hurried, *self._running.values()), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        finally:
+            hurried.cancel()
+
+    async def _wait_for(self, event: asyncio.Event, seconds: float) -> bool:
+        """Whether something happened in time."""
+        try:
+            async with self._clock.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> None:
+        while not self._stopping.is_set():
+            room = self._room()
+            if not room:
+                self._freed.clear()
+                await self._either(self._freed, None)
+                continue
+            wanted = min(room, self._options.batch)
+            tasks = await self._ask(wanted)
+            for task in tasks:
+                self._accept(task)
+            if len(tasks) < wanted:
+                pause = self._settings.busy_poll if tasks else self._options.poll
+                await self._either(None, pause * self._clock.random.uniform(0.8, 1))
+
+    def _room(self) -> int:
+        """Free slots; none while results pile up that the database does not take in time."""
+        behind = len(self._recorder.unrecorded) >= 2 * max(self._options.concurrency, self._options.batch)
+        return 0 if behind else self._options.concurrency - len(self._running)
+
+    async def _ask(self, wanted: int) -> list[ClaimedTask]:
+        try:
+            return await dutifully(
+                lambda: self._claim_once(wanted),
+                "claiming remote tasks",
+                self._logger,
+                self._settings.outage_backoff_max,
+                give_up=self._stopping.is_set,
+                clock=self._clock,
+            )
+        except StepfastError:
+            if not self._stopping.is_set():
+                raise
+            return []
+
+    async def _claim_once(self, wanted: int) -> list[ClaimedTask]:
+        if self._doubt:
+            await self._serving.give_back_strays(self._keys())
+            self._doubt = False
+        try:
+            return await self._serving.claim(wanted)
+        except DatabaseUnavailable:
+            self._doubt = True
+            raise
+
+    def _accept(self, task: ClaimedTask) -> None:
+        """Begin with a task. One that runs here already was ours all the time, only its lease had run out."""
+        if task.key not in self._running and task.key not in self._recorder.unrecorded:
+            self._running[task.key] = self._clock.task(self._perform(task))
+
+    async def _perform(self, task: ClaimedTask) -> None:
+        began = self._clock.now()
+        try:
+            # Only the database's clock is told to others.
+            started_at = task.now + int((self._clock.now() - began) * 1000)
+            outcome = await self._performer.perform(task, started_at, lambda: not self._is_wanted(task))
+            if self._is_ours(task):
+                self._recorder.add(outcome)
+        finally:
+            if self._is_ours(task):
+                del self._running[task.key]
+            self._freed.set()
+
+    def _is_wanted(self, task: ClaimedTask) -> bool:
+        """Whether the worker will record what comes of the task. If it has not cancelled it, its code has."""
+        return self._is_ours(task) and not self._cut_off and not self._duties["recording"].cancelling()
+
+    def _is_ours(self, task: ClaimedTask) -> bool:
+        """Whether the present code still stands for the task: a handler may ignore that its task was lost."""
+        return self._running.get(task.key) is asyncio.current_task()
+
+    async def _either(self, event: asyncio.Event | None, seconds: float | None) -> None:
+        """Until it happens, the time is over, or the worker stops; and then at once."""
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._stopping, event) if one is not None]
+        try:
+            if seconds is None:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await self._clock.wait(waits, seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    # -- holding ---------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> list[Key]:
+        return [*self._running, *self._recorder.unrecorded]
+
+    async def _hold(self) -> None:
+        while True:
+            await self._clock.sleep(self._options.lease / 3)
+            keys = self._keys()
+            if not keys:
+                continue
+            held = await dutifully(
+                lambda keys=keys: self._serving.renew(keys),  # type: ignore[misc]
+                "holding remote tasks",
+                self._logger,
+                self._settings.outage_backoff_max,
+                clock=self._clock,
+            )
+            for key in set(keys) - held:
+                self._lose(key)
+
+    def _lose(self, key: Key) -> None:
+        """Nobody waits for this handler any more: the step was cancelled, or another worker has the task."""
+        task = self._running.pop(key, None)
+        if task is not None:
+            told = "the task of step %s, attempt %d, is not this worker's any more; it is ended"
+            self._logger.warning(told, *key, extra=ids_of_step(key[0]))
+            task.cancel()
+            self._freed.set()
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

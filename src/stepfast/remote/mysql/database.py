@@ -14,10 +14,9 @@ from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, 
 from ...model.urls import is_shown_in, redact
 from ...settings import Settings
 from ...store.sql import load_statements, split_statements
-from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, translated
-from ..names import results_table, tasks_table
-from ..transport_url import mysql_options
-from .server_errors import is_no_right, is_not_let_in, translate
+from ..protocol import mysql_options, results_table, tasks_table
+from ..task_store import CONNECTIONS, PARAMETER, Location, may_not_make_tables, translated
+from .errors import is_no_right, is_not_let_in, translate
 from .transactions import borrowed, close_pool, run, transaction
 
 _NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)"

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ...cancellation import insist, requests
-from .server_errors import is_silent
+from .errors import is_silent
 
 PATIENCE = 5.0
 """Seconds for a rollback, or for a pool to be closed. Then the connections are dropped."""

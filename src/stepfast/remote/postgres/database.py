@@ -15,7 +15,8 @@ from ...store.postgres.connections import Connector, connect_error, qualify
 from ...store.postgres.errors import translate
 from ...store.postgres.transactions import borrowed, close_pool, transaction
 from ...store.sql import load_statements, split_statements
-from ..database import (
+from ..protocol import results_table, tasks_table
+from ..task_store import (
     CONNECTIONS,
     PARAMETER,
     Location,
@@ -24,7 +25,6 @@ from ..database import (
     missing_tables,
     translated,
 )
-from ..names import results_table, tasks_table
 
 _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"
 """The database's clock in milliseconds, when the statement came."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from asyncmy.errors import MySQLError
 
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
-from ..database import missing_tables
+from ..task_store import missing_tables
 
 _ABOUT_DATA = frozenset(
     {
