@@ -19,7 +19,7 @@ from rich.console import Console
 from stepfast import DatabaseUnavailable, Stepfast
 from stepfast.cli.session import Session
 from stepfast.cli.top import Watch, screen, top
-from stepfast.telemetry.overview import Overview
+from stepfast.telemetry.gauges import Overview
 from tests.cli.conftest import Shop, Verbs
 from tests.support.nursery import nursery
 

@@ -9,10 +9,9 @@ import socket
 import pytest
 
 from stepfast import Settings, Stepfast
-from stepfast.telemetry import Metrics, StepEnded, children
-from stepfast.telemetry.children import Child, Children, Wire
-from stepfast.telemetry.exposition import render
-from stepfast.telemetry.reporting import VARIABLE, ReportingWire, wire_to_parent
+from stepfast.telemetry import Metrics, StepEnded, multiprocess
+from stepfast.telemetry.metrics import render
+from stepfast.telemetry.multiprocess import VARIABLE, Child, Children, ReportingWire, Wire, wire_to_parent
 from tests.support.engine import eventually
 from tests.telemetry.conftest import MakeApp
 from tests.telemetry.scraping import parsed, value
@@ -104,7 +103,7 @@ async def test_who_is_not_ready_is_named(make_app: MakeApp) -> None:
 
 
 async def test_a_process_that_does_not_answer_is_alive_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "_SOON", 0.05)
+    monkeypatch.setattr(multiprocess, "_SOON", 0.05)
     for bound, alive in ((60.0, True), (0.01, False)):
         family, wire = Children(1, Settings(live_lag=bound)), Wire(*socket.socketpair())
         silent = wire.theirs.dup()

@@ -13,9 +13,9 @@ import yaml  # type: ignore[import-untyped]
 
 from stepfast import Settings, Stepfast
 from stepfast.telemetry import Metrics
-from stepfast.telemetry.database_gauges import gauges_of
-from stepfast.telemetry.exposition import HISTOGRAM, Family
-from stepfast.telemetry.reports import lag_family
+from stepfast.telemetry.gauges import gauges_of
+from stepfast.telemetry.health import lag_family
+from stepfast.telemetry.metrics import HISTOGRAM, Family
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy/grafana/stepfast.json"

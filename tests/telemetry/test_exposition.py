@@ -6,8 +6,19 @@ import math
 
 import pytest
 
-from stepfast.telemetry.exposition import COUNTER, GAUGE, Family, merged, number, render
-from stepfast.telemetry.series import OTHER, Caps, Counter, Histogram, folded
+from stepfast.telemetry.metrics import (
+    COUNTER,
+    GAUGE,
+    OTHER,
+    Caps,
+    Counter,
+    Family,
+    Histogram,
+    folded,
+    merged,
+    number,
+    render,
+)
 from tests.telemetry.scraping import parsed, total, value
 
 HOSTILE = [

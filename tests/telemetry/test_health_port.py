@@ -13,8 +13,9 @@ import pytest
 
 from stepfast import ConfigurationError, Settings, Stepfast
 from stepfast.model.health import Vitals, is_live, is_ready
-from stepfast.telemetry import HealthPort, Metrics, health_port, reports
-from stepfast.telemetry.loop_lag import LoopLag
+from stepfast.telemetry import HealthPort, Metrics
+from stepfast.telemetry import health as telemetry_health
+from stepfast.telemetry.health import LoopLag
 from tests.support.engine import Gate, eventually
 from tests.telemetry.conftest import MakeApp
 from tests.telemetry.scraping import ask, get, parsed, raw, value
@@ -28,8 +29,8 @@ def app(make_app: MakeApp) -> Stepfast:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at the event loop more often than in life, and waits for it less."""
-    monkeypatch.setattr(reports, "EVERY", 0.1)
-    monkeypatch.setattr(reports, "PATIENCE", 0.1)
+    monkeypatch.setattr(telemetry_health, "EVERY", 0.1)
+    monkeypatch.setattr(telemetry_health, "PATIENCE", 0.1)
 
 
 @pytest.fixture
@@ -158,12 +159,12 @@ async def test_what_is_no_request_is_refused(port: int, sent: bytes) -> None:
 
 
 async def test_who_says_nothing_is_not_waited_for(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_port, "_PATIENCE", 0.1)
+    monkeypatch.setattr(telemetry_health, "_PATIENCE", 0.1)
     assert await raw(port, b"GET /live HT") == b""
 
 
 async def test_connections_at_once_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_port, "_MOST", 2)
+    monkeypatch.setattr(telemetry_health, "_MOST", 2)
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
     assert (await ask(port, "/live"))[:2] == (503, "too many connections at once\n")
     for _, writer in silent:

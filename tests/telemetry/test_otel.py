@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, T
 from opentelemetry.trace import SpanKind, StatusCode
 
 from stepfast import Backoff, ConfigurationError, Context, NonRetryableError, Run, Settings, Stepfast, SyncContext
-from stepfast.telemetry.otel import Tracing
-from stepfast.telemetry.span_names import LONGEST, SpanNames
+from stepfast.telemetry.otel import LONGEST, SpanNames, Tracing
 from tests.telemetry.conftest import MakeApp
 
 AT_ONCE = Backoff(base=0, jitter=False)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..settings import Settings
-from ..telemetry.children import Children, Wire
-from ..telemetry.health_port import Listener
+from ..telemetry.health import Listener
+from ..telemetry.multiprocess import Children, Wire
 from .exits import FAILED, OK, USAGE
 
 _FIRST_PAUSE = 0.5

@@ -22,7 +22,7 @@ from ..model.records import WorkerInfo
 from ..model.urls import scrub
 from ..stats import Stats
 from ..store.store import LONG_AT_WORK, AtWork
-from ..telemetry.overview import MOST, Overview, look
+from ..telemetry.gauges import MOST, Overview, look
 from ..telling.words import count, lasting, printable
 from ..telling.workers import at_work_in_words, queues_of, worker_name
 from .options import time_option

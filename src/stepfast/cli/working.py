@@ -16,8 +16,8 @@ import typer
 from ..app import Stepfast
 from ..remote import RemoteWorker
 from ..telemetry import Metrics
-from ..telemetry.health_port import LOOPBACK, HealthPort
-from ..telemetry.reporting import ReportingWire, wire_to_parent
+from ..telemetry.health import LOOPBACK, HealthPort
+from ..telemetry.multiprocess import ReportingWire, wire_to_parent
 from ..telling.words import count
 from ..worker import Worker
 from ..worker.shutdown import work_until_told

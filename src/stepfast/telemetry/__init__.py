@@ -23,9 +23,8 @@ from ..model.events import (
     StepRefused,
     TryFailed,
 )
-from .health_port import HealthPort
+from .health import HealthPort, metrics_text
 from .metrics import Metrics
-from .text import metrics_text
 
 __all__ = [
     "AttemptFailed",

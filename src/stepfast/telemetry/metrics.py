@@ -1,12 +1,15 @@
-"""What a process has done, counted: an observer that keeps counters and histograms."""
+"""Metrics of one process: an observer that keeps counters and histograms, and the text that Prometheus reads."""
 
 from __future__ import annotations
 
+import math
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from ..engine.observers import Observer
 from ..model.events import (
@@ -25,8 +28,205 @@ from ..model.events import (
 )
 from ..model.status import FAILED, SKIPPED
 from ..settings import Settings
-from .exposition import Family
-from .series import Caps, Counter, Histogram
+
+COUNTER = "counter"
+GAUGE = "gauge"
+HISTOGRAM = "histogram"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_LONGEST = 200
+"""Characters of a label's value at most."""
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_UNSEEN = {code: "\ufffd" for code in [*range(0x20), 0x7F, 0x85, 0x2028, 0x2029] if chr(code) != "\n"}
+"""Characters that some reader might take for the end of a line, or show as nothing."""
+
+
+class Family(Struct):
+    """A metric: its name, what it means, and a series for each set of its labels."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    series: list[tuple[tuple[str, ...], list[float]]] = []
+    """The values of the labels, and one number; of a histogram: how many fell into each bucket, how many above all of
+    them, and their sum."""
+    buckets: tuple[float, ...] = ()
+
+
+def merged(families: Iterable[Family]) -> list[Family]:
+    """Families of several processes as one: counts are added up, of gauges the largest counts."""
+    found: dict[str, tuple[Family, dict[tuple[str, ...], list[float]]]] = {}
+    for family in families:
+        _, series = found.setdefault(family.name, (family, {}))
+        for labels, numbers in family.series:
+            before = series.get(labels)
+            if before is None:
+                series[labels] = list(numbers)
+            elif family.kind == GAUGE:
+                before[0] = max(before[0], numbers[0])
+            else:
+                series[labels] = [a + b for a, b in zip(before, numbers, strict=True)]
+    return [
+        Family(family.name, family.kind, family.help, family.labels, list(series.items()), family.buckets)
+        for family, series in found.values()
+    ]
+
+
+def render(families: Iterable[Family]) -> str:
+    """The text that a scrape is answered with."""
+    lines: list[str] = []
+    for family in families:
+        lines.append(f"# HELP {family.name} {_help(family.help)}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        for labels, numbers in sorted(family.series):
+            pairs = [f'{name}="{escaped(value)}"' for name, value in zip(family.labels, labels, strict=True)]
+            if family.kind == HISTOGRAM:
+                lines += _histogram(family, pairs, numbers)
+            else:
+                lines.append(f"{family.name}{_braced(pairs)} {number(numbers[0])}")
+    return "\n".join(lines) + "\n"
+
+
+def _histogram(family: Family, pairs: list[str], numbers: Sequence[float]) -> Iterable[str]:
+    """Buckets are cumulative in the text."""
+    total = 0.0
+    for bound, count in zip((*family.buckets, math.inf), numbers, strict=False):
+        total += count
+        within = [*pairs, f'le="{number(bound)}"']
+        yield f"{family.name}_bucket{_braced(within)} {number(total)}"
+    yield f"{family.name}_sum{_braced(pairs)} {number(numbers[-1])}"
+    yield f"{family.name}_count{_braced(pairs)} {number(total)}"
+
+
+def _braced(pairs: Sequence[str]) -> str:
+    return f"{{{','.join(pairs)}}}" if pairs else ""
+
+
+def number(value: float) -> str:
+    """A number as the format spells it."""
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(float(value))
+
+
+def harmless(value: str) -> str:
+    """A label's value of which no reader takes a part for something else: bounded, and without control characters."""
+    return value[:_LONGEST].encode("utf-8", "replace").decode().translate(_UNSEEN)
+
+
+def escaped(value: str) -> str:
+    """A label's value between quotes."""
+    return value.translate(_ESCAPES)
+
+
+def _help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+OTHER = "_other"
+"""The value of a label that stands for all values that came too late."""
+
+Values = tuple[str, ...]
+
+
+class Caps:
+    """How many values of a label, and how many series, are admitted."""
+
+    def __init__(self, values: int, series: int) -> None:
+        self.values = values
+        self.series = series
+
+
+class Known(dict[Values, list[float]]):
+    """Numbers by values of labels. Values that are not known yet are admitted: one look-up where most are known."""
+
+    def __init__(self, admit: Callable[[Values], list[float]]) -> None:
+        super().__init__()
+        self._admit = admit
+
+    def __missing__(self, values: Values) -> list[float]:
+        return self._admit(values)
+
+
+class Metric:
+    """A metric with labels. Not safe for threads by itself."""
+
+    kind = COUNTER
+
+    def __init__(self, caps: Caps, name: str, help: str, *labels: str, buckets: tuple[float, ...] = ()) -> None:
+        self._caps = caps
+        self._name = name
+        self._help = help
+        self._labels = labels
+        self.buckets = buckets
+        self._seen: list[set[str]] = [set() for _ in labels]
+        """The values that each label has admitted."""
+        self.of = Known(self._admit)
+        """What was counted, by the values as they came; several may lead to one series."""
+        self._series: dict[Values, list[float]] = {}
+        if not labels:
+            self._admit(())  # there from the beginning: a rate over its first increase is seen
+
+    def family(self) -> Family:
+        """The metric as it stands."""
+        series = [(values, list(numbers)) for values, numbers in self._series.items()]
+        return Family(self._name, self.kind, self._help, self._labels, series, self.buckets)
+
+    def _admit(self, values: Values) -> list[float]:
+        """The numbers of a new series; those of the others, if there is no room for it."""
+        admitted = tuple(self._value(seen, harmless(value)) for seen, value in zip(self._seen, values, strict=True))
+        if admitted not in self._series and len(self._series) >= self._caps.series:
+            admitted = (OTHER,) * len(values)
+        numbers = self._series.setdefault(admitted, [0.0] * self._width)
+        if len(self.of) < 2 * self._caps.series:  # bounded too: the rest is looked up the long way
+            self.of[values] = numbers
+        return numbers
+
+    def _value(self, seen: set[str], value: str) -> str:
+        if value not in seen:
+            if len(seen) >= self._caps.values:
+                return OTHER
+            seen.add(value)
+        return value
+
+    @property
+    def _width(self) -> int:
+        return 1 if self.kind == COUNTER else len(self.buckets) + 2
+
+
+class Counter(Metric):
+    """A number that only ever grows."""
+
+    def add(self, values: Values = (), amount: float = 1) -> None:
+        """Count something that has happened."""
+        self.of[values][0] += amount
+
+
+class Histogram(Metric):
+    """How values are spread."""
+
+    kind = HISTOGRAM
+
+    def observe(self, amount: float, values: Values = ()) -> None:
+        """Put a value into its bucket."""
+        numbers = self.of[values]
+        numbers[bisect_left(self.buckets, amount)] += 1
+        numbers[-1] += amount
+
+
+def folded(families: list[Family], most: int) -> list[Family]:
+    """Families with at most so many series per metric, and with the sums that they had: the series that came last
+    become one."""
+    for family in families:
+        if len(family.series) > most:
+            others = [(OTHER,) * len(family.labels)] * (len(family.series) - most)
+            late = [(labels, numbers) for labels, (_, numbers) in zip(others, family.series[most:], strict=True)]
+            rest = Family(family.name, family.kind, family.help, family.labels, late, family.buckets)
+            kept = Family(family.name, family.kind, family.help, family.labels, family.series[:most], family.buckets)
+            family.series = merged([kept, rest])[0].series
+    return families
+
 
 _READY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _BUSY = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)

@@ -1,9 +1,4 @@
-"""Traces by OpenTelemetry: an observer that makes a span of every claim of a run and of every call of a step.
-
-No span stays open while a run waits: a run that sleeps for a month leaves its worker, and its span ends with that. The
-next claim has a span of its own, with a link to the one before. A step that is answered from its record has none. Only
-the API of OpenTelemetry is needed here: which SDK, which exporter and which sampler is the program's own affair.
-"""
+"""Traces by OpenTelemetry: an observer that makes a span of every claim of a run and of every call of a step."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..engine.observers import Observer
 from ..errors import ConfigurationError
@@ -33,7 +28,30 @@ from ..model.events import (
     StepRefused,
 )
 from ..model.status import FAILED, QUEUED
-from .span_names import SpanNames
+
+MOST_NAMES: Final = 500
+"""Names per process. What comes after them is only called by its kind, and says its name as an attribute."""
+LONGEST: Final = 100
+"""Characters of a name that are shown."""
+
+
+class SpanNames:
+    """Remembers which names were used."""
+
+    def __init__(self, most: int = MOST_NAMES) -> None:
+        self._most = most
+        self._known: dict[tuple[str, str], str] = {}
+
+    def of(self, kind: str, name: str) -> str:
+        """The name of a span: ``step charge``; or ``step``, if there are too many."""
+        known = self._known.get((kind, name))
+        if known is None:
+            if len(self._known) >= self._most:
+                return kind
+            shown = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+            known = self._known[kind, name] = f"{kind} {shown}"
+        return known
+
 
 try:
     from opentelemetry import context as otel_context

@@ -18,7 +18,7 @@ from ..model.urls import redact, scrub
 from ..store import Store
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.store import LONG_AT_WORK, AtWork, Check
-from ..telemetry.overview import MOST
+from ..telemetry.gauges import MOST
 from .words import count, lasting, listed
 from .workers import at_work_in_words, claiming_workers, live_workers, serves, worker_name
 

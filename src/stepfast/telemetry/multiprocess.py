@@ -1,7 +1,4 @@
-"""Several worker processes seen as one: their parent asks each over a wire, and adds up what they say.
-
-What a child that has ended had counted is kept, so that no sum goes backwards.
-"""
+"""Several worker processes seen as one: their parent requests a report of each, and adds them up."""
 
 from __future__ import annotations
 
@@ -11,17 +8,79 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..model.health import Finding
 from ..settings import Settings
-from .exposition import GAUGE, Family, merged
-from .reporting import GAUGES, HEALTH, METRICS, VARIABLE
-from .reports import PATIENCE, Report
-from .series import folded
+from .health import PATIENCE, Report, Reporter, SideThread
+from .metrics import GAUGE, Family, folded, merged
+
+if TYPE_CHECKING:
+    from ..app import Stepfast
+
+
+VARIABLE = "STEPFAST_REPORT_FD"
+"""Names the open file that is the wire to the parent."""
+HEALTH, METRICS, GAUGES = "health", "metrics", "gauges"
+_LAST_WORD = 1.0
+"""Seconds for the last report to go."""
+
+
+def wire_to_parent() -> socket.socket | None:
+    """The wire that our parent gave us, once: what we start ourselves must not have it."""
+    number = os.environ.pop(VARIABLE, None)
+    if number is None or not number.isdecimal():
+        return None
+    try:
+        os.set_inheritable(int(number), False)
+        return socket.socket(fileno=int(number))
+    except OSError:
+        return None
+
+
+class ReportingWire:
+    """Answers the parent, in a thread of its own, while the ``async with`` lasts."""
+
+    def __init__(self, app: Stepfast, wire: socket.socket) -> None:
+        self._app = app
+        self._wire = wire
+        self._thread: SideThread | None = None
+
+    async def __aenter__(self) -> ReportingWire:
+        self._reporter = reporter = Reporter(self._app, asyncio.get_running_loop())
+        thread = self._thread = SideThread("stepfast-health", self._answer, reporter.watch)
+        thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+
+    async def _answer(self, ready: Callable[[], None]) -> None:
+        reader, writer = await asyncio.open_connection(sock=self._wire)
+        ready()
+        try:
+            await self._send(writer, await self._reporter.report())
+            while word := (await reader.readline()).decode("ascii", "replace").strip():
+                report = await self._reporter.report(word != HEALTH, word == GAUGES)
+                await self._send(writer, report)
+        except ConnectionError:
+            pass  # the parent is gone; somebody will tell us what to do
+        finally:
+            try:
+                async with asyncio.timeout(_LAST_WORD):
+                    await self._send(writer, await self._reporter.report(metrics=True))
+            except (TimeoutError, OSError):
+                pass
+            writer.close()
+
+    async def _send(self, writer: asyncio.StreamWriter, report: Report) -> None:
+        writer.write(msgspec.json.encode(report) + b"\n")
+        await writer.drain()
+
 
 _LONGEST = 32 * 1024 * 1024
 """Bytes of a report at most."""
