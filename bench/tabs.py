@@ -21,7 +21,7 @@ import httpx
 
 from stepfast import Stepfast
 from stepfast.console import console
-from stepfast.watching.onlooker import glance_of
+from stepfast.monitoring.changes import glance_of
 
 PAGES = (
     "/runs", "/runs?status=failed", "/runs?status=waiting&sort=oldest", "/runs?workflow=nobody+has+it", "/queues",

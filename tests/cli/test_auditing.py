@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepfast import Stepfast
-from stepfast.watching.auditing import audited, deed
+from stepfast.monitoring.audit import audited, deed
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")

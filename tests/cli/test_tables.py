@@ -11,8 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from stepfast.monitoring.text import listed
 from stepfast.store.sql import load_migrations
-from stepfast.telling.words import listed
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 

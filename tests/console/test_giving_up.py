@@ -13,8 +13,8 @@ import pytest
 
 from stepfast import Settings, Stepfast, bulk
 from stepfast.console import console
+from stepfast.monitoring import audit
 from stepfast.store.lock_timeout import RowsHeld, brief
-from stepfast.watching import auditing
 from tests.console.conftest import JSON, OWN, TOKEN, browse
 
 
@@ -84,8 +84,8 @@ async def test_a_file_that_somebody_holds_is_left_alone(sqlite_url: str) -> None
 
 
 async def test_what_may_have_been_done_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounded = auditing._bounded
-    monkeypatch.setattr(auditing, "_bounded", lambda act, _: bounded(act, 0.1))
+    bounded = audit._bounded
+    monkeypatch.setattr(audit, "_bounded", lambda act, _: bounded(act, 0.1))
     async with shop("sqlite://", 10) as app, browse(console(app, token=TOKEN)) as client:
 
         async def never(name: str) -> None:

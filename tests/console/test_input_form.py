@@ -12,7 +12,7 @@ import pytest
 from stepfast.console.input_form import fields_of, input_of
 from stepfast.console.refusals import Refused
 from stepfast.console.sparkline import sparkline
-from stepfast.watching.hour import Point
+from stepfast.monitoring.queue_stats import Point
 
 
 class Size(enum.Enum):

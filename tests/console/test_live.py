@@ -15,8 +15,7 @@ import pytest
 from stepfast import Settings, Stepfast
 from stepfast.console import console
 from stepfast.console.serving import prefixed
-from stepfast.watching.news import news_of
-from stepfast.watching.onlooker import glance_of
+from stepfast.monitoring.changes import glance_of, news_of
 from tests.console.conftest import JSON, TOKEN, browse, shop
 
 
@@ -62,7 +61,7 @@ async def test_tabs_of_one_page_ask_once() -> None:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of those who look for news is quick here."""
-    monkeypatch.setattr("stepfast.watching.news._EVERY", 0.05)
+    monkeypatch.setattr("stepfast.monitoring.changes._EVERY", 0.05)
 
 
 def news(page: httpx.Response) -> str:

@@ -16,7 +16,7 @@ import pytest
 from stepfast import Context, Rate, Stepfast
 from stepfast.console import console
 from stepfast.console.routes import ROUTES
-from stepfast.watching.onlooker import seen_anew
+from stepfast.monitoring.changes import seen_anew
 from tests.console.conftest import JSON, OWN, browse, shop
 
 pytestmark = pytest.mark.enough_on("sqlite")

@@ -14,8 +14,8 @@ import pytest_asyncio
 from stepfast import Run, Stepfast
 from stepfast.console import console, exact
 from stepfast.console.history import read_history
-from stepfast.telling.sealed import Sealed
-from stepfast.telling.shapes import run_shape
+from stepfast.monitoring.text import run_shape
+from stepfast.monitoring.unreadable import Sealed
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stepfast.console import console
+from stepfast.monitoring.changes import glance_of
 from stepfast.store.sqlite.store import SqliteGlance
-from stepfast.watching.onlooker import glance_of
 from tests.console.conftest import TOKEN, browse, shop
 from tests.worker.test_plans import LIFELONG, NOT_HOT
 

@@ -19,9 +19,9 @@ from stepfast.cli import cli
 from stepfast.console import console
 from stepfast.model.ids import new_id
 from stepfast.model.records import WorkerInfo
+from stepfast.monitoring.doctor import examine
+from stepfast.monitoring.explain import explain
 from stepfast.store.store import Deed
-from stepfast.telling.doctor import examine
-from stepfast.telling.explaining import explain
 from stepfast.worker.worker import Worker
 from tests.console.conftest import JSON, TOKEN, browse
 from tests.engine.conftest import MakeApp

@@ -12,10 +12,9 @@ from stepfast import Context, Run
 from stepfast.carrying import begun_elsewhere
 from stepfast.cli.graphs import write_standing
 from stepfast.cli.steps import write_steps
+from stepfast.monitoring.explain import explain, why
 from stepfast.remote_reports import with_claims
 from stepfast.store.store import RemoteStepStore
-from stepfast.telling.explaining import explain
-from stepfast.telling.why import why
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually
 

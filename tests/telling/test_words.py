@@ -20,7 +20,7 @@ from stepfast.cli.logs import JsonLines, Lines
 from stepfast.cli.output import write_json, write_value
 from stepfast.model.cron import clock
 from stepfast.model.graph import APPROVAL, STEP, DagStep
-from stepfast.telling.words import ago, lasting, listed, moment, printable, retries_of, span
+from stepfast.monitoring.text import ago, lasting, listed, parse_time, printable, retries_of, span
 
 PACKAGE = Path(stepfast.__file__).parent
 
@@ -43,10 +43,10 @@ def test_what_is_no_span(text: str) -> None:
 
 
 def test_moments() -> None:
-    assert moment("2030-01-31T09:30+01:00") == datetime(2030, 1, 31, 8, 30, tzinfo=UTC)
-    assert moment("2030-01-31T09:30Z") == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
-    assert moment("2030-01-31 09:30:00 UTC") == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
-    assert moment("2030-01-31 09:30") == datetime(2030, 1, 31, 9, 30).astimezone()
+    assert parse_time("2030-01-31T09:30+01:00") == datetime(2030, 1, 31, 8, 30, tzinfo=UTC)
+    assert parse_time("2030-01-31T09:30Z") == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
+    assert parse_time("2030-01-31 09:30:00 UTC") == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
+    assert parse_time("2030-01-31 09:30") == datetime(2030, 1, 31, 9, 30).astimezone()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_time_is_shown_in_utc_wherever_it_is_read(monkeypatch: pytest.MonkeyPa
     try:
         when = datetime(2030, 1, 31, 9, 30, tzinfo=timezone(timedelta(hours=1)))
         assert clock(when) == "2030-01-31 08:30:00 UTC"
-        assert moment(clock(when)) == when
+        assert parse_time(clock(when)) == when
         record = logging.makeLogRecord({"msg": "so", "created": when.timestamp(), "msecs": 5})
         assert Lines("%(asctime)s %(message)s").format(record) == "2030-01-31 08:30:00.005Z so"
     finally:
@@ -84,7 +84,7 @@ def test_no_other_place_formats_times_for_people() -> None:
         for file in sorted((PACKAGE / folder).glob("*.py" if folder == "." else "**/*.py"))
         if re.search(pattern, file.read_text())
     ]
-    assert found == ["telling/schedules.py", "telling/words.py"]
+    assert found == ["monitoring/text.py", "monitoring/text.py"]
 
 
 def test_how_long_ago() -> None:

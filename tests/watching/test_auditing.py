@@ -8,8 +8,8 @@ import pytest
 
 from stepfast import InvalidInput, Stepfast
 from stepfast.errors import DatabaseUnavailable, InvalidState
+from stepfast.monitoring.audit import audited, deed, line_shape
 from stepfast.store.store import AuditLine
-from stepfast.watching.auditing import audited, deed, line_shape
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")

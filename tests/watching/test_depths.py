@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from stepfast.watching import depths
-from stepfast.watching.depths import depths_of
-from stepfast.watching.hour import Hour
-from stepfast.watching.onlooker import onlooker, seen_anew
-from stepfast.watching.pace import TabPace
+from stepfast.monitoring import queue_stats
+from stepfast.monitoring.changes import TabPace, onlooker, seen_anew
+from stepfast.monitoring.queue_stats import Hour, depths_of
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -37,7 +35,7 @@ async def test_queues_stand_as_the_application_tells_it(make_app: MakeApp, monke
     ] == [("mail", 0, 0, False), ("order", 3, 1, True)]  # fmt: skip
     assert (found.queues[0].oldest, found.queues[1].oldest is not None) == (None, True)
     assert (found.ended, found.full) == ({"mail": 1}, False)
-    monkeypatch.setattr(depths, "MOST", 1)
+    monkeypatch.setattr(queue_stats, "MOST", 1)
     await seen_anew(app)
     found = await depths_of(onlooker(app))
     assert (found.queues[1].ready, found.full) == (1, True)
@@ -45,7 +43,7 @@ async def test_queues_stand_as_the_application_tells_it(make_app: MakeApp, monke
 
 def test_an_hour_is_kept_and_looked_at_no_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("stepfast.watching.hour.time.monotonic", lambda: now)
+    monkeypatch.setattr("stepfast.monitoring.queue_stats.time.monotonic", lambda: now)
     kept = Hour()
 
     def standing(ready: int) -> Any:
@@ -54,7 +52,7 @@ def test_an_hour_is_kept_and_looked_at_no_more_often_than_needed(monkeypatch: py
 
         info: Any = Info()
         info.ready = ready
-        return depths.Depths([info], [], {"order": 5}, False)
+        return queue_stats.Depths([info], [], {"order": 5}, False)
 
     for second in range(4000):
         now = float(second)
@@ -67,7 +65,7 @@ def test_an_hour_is_kept_and_looked_at_no_more_often_than_needed(monkeypatch: py
 
 def test_the_more_tabs_there_are_the_less_often_each_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("stepfast.watching.pace.time.monotonic", lambda: now)
+    monkeypatch.setattr("stepfast.monitoring.changes.time.monotonic", lambda: now)
     turns = TabPace(4.0)
     assert turns.again(2.0, 4) == 2.0  # one tab is as quick as its page wants
     due = [(2.0, n) for n in range(10)]

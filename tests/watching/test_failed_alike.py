@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from stepfast import Context, step
+from stepfast.monitoring.changes import glance_of
 from stepfast.store.store import Alike
-from stepfast.watching.onlooker import glance_of
 from tests.watching.conftest import MakeApp
 
 HOUR = 3_600_000

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from stepfast import Context
-from stepfast.watching import families
-from stepfast.watching.families import family_of
-from stepfast.watching.onlooker import onlooker
+from stepfast.monitoring import search
+from stepfast.monitoring.changes import onlooker
+from stepfast.monitoring.search import family_of
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -27,7 +27,7 @@ async def test_a_family_is_told_up_and_down_and_where_it_was_cut(
 
     run: Any = await app.start(grow, 2)
     await app.drain()
-    monkeypatch.setattr(families, "EACH", 2)
+    monkeypatch.setattr(search, "EACH", 2)
     family = await family_of(onlooker(app), run.id)
     assert (family.above, len(family.below), family.more) == ([], 2, True)
     child = family.below[0]
@@ -36,6 +36,6 @@ async def test_a_family_is_told_up_and_down_and_where_it_was_cut(
     assert (grandchild.children, grandchild.more) == ([], False)
     above = (await family_of(onlooker(app), grandchild.run.id)).above
     assert [each.id for each in above] == [child.run.id, run.id]
-    monkeypatch.setattr(families, "DEEP", 1)
+    monkeypatch.setattr(search, "DEEP", 1)
     family = await family_of(onlooker(app), run.id)
     assert [(member.children, member.more) for member in family.below] == [([], True)] * 2

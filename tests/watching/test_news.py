@@ -11,9 +11,8 @@ import pytest
 
 from stepfast import Context, Settings, Stepfast
 from stepfast.errors import DatabaseUnavailable
-from stepfast.watching import news
-from stepfast.watching.news import LISTS, News, news_of
-from stepfast.watching.onlooker import glance_of
+from stepfast.monitoring import changes
+from stepfast.monitoring.changes import LISTS, News, glance_of, news_of
 from tests.watching.conftest import MakeApp
 
 QUICK = Settings(moment=0, watch_fresh=0.02)
@@ -22,7 +21,7 @@ QUICK = Settings(moment=0, watch_fresh=0.02)
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks by the clock are frequent, so that no test waits for one."""
-    monkeypatch.setattr(news, "_EVERY", 0.05)
+    monkeypatch.setattr(changes, "_EVERY", 0.05)
 
 
 async def until(found: News, what: str, other_than: str) -> str:
@@ -105,14 +104,14 @@ async def test_one_look_is_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> N
         while len(looks) < 2:
             await asyncio.sleep(0.01)
         assert all(sorted(runs) == sorted(ids) and newest for runs, newest in looks)
-        monkeypatch.setattr(news, "MOST", 6)
+        monkeypatch.setattr(changes, "MOST", 6)
         assert await found.ask(ids[0]) is not None
         assert await found.ask("00000000-0000-7000-8000-000000000000") is None, "that would be one more"
         await found.close()
 
 
 async def test_nothing_runs_when_nobody_asks_any_more(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "_GRACE", 0.2)
+    monkeypatch.setattr(changes, "_GRACE", 0.2)
     async with make_app(settings=QUICK) as app:
         looks, found = await counted(app, monkeypatch), await news_of(app)
         switchboard = (await app._connect()).switchboard
@@ -142,7 +141,7 @@ async def test_the_bell_makes_it_look_at_once_and_is_not_believed(
         async with asyncio.timeout(10):
             while not connected.store.can_wake:
                 await asyncio.sleep(0.01)
-        monkeypatch.setattr(news, "_EVERY", 3600.0)
+        monkeypatch.setattr(changes, "_EVERY", 3600.0)
         await asyncio.sleep(0.1)
         looks.clear()
         stranger = await asyncpg.connect(postgres_url)
@@ -161,8 +160,8 @@ async def test_the_bell_makes_it_look_at_once_and_is_not_believed(
 async def test_where_no_bell_can_be_heard_it_says_so_once_and_looks_by_the_clock(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(news, "_DEAF", 0.0)
-    monkeypatch.setattr(news, "_EVERY", 3600.0)
+    monkeypatch.setattr(changes, "_DEAF", 0.0)
+    monkeypatch.setattr(changes, "_EVERY", 3600.0)
     monkeypatch.setattr("stepfast.store.sqlite.store.SqliteStore.can_wake", False)
     async with Stepfast("sqlite://", settings=QUICK) as app:
         app.task(name="noop")(lambda given: None)
@@ -179,7 +178,7 @@ async def test_where_no_bell_can_be_heard_it_says_so_once_and_looks_by_the_clock
 async def test_behind_a_pooler_in_transaction_mode_it_looks_by_the_clock(
     pooled_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(news, "_DEAF", 2.5)
+    monkeypatch.setattr(changes, "_DEAF", 2.5)
     async with Stepfast(pooled_url, settings=QUICK) as app:
         app.task(name="noop")(lambda given: None)
         with caplog.at_level(logging.INFO):

@@ -9,9 +9,9 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.errors import InvalidInput
-from stepfast.watching import searching
-from stepfast.watching.onlooker import glance_of, onlooker, seen_anew
-from stepfast.watching.searching import count_runs, find_runs, list_runs
+from stepfast.monitoring import search
+from stepfast.monitoring.changes import glance_of, onlooker, seen_anew
+from stepfast.monitoring.search import count_runs, find_runs, list_runs
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -31,7 +31,7 @@ async def app(make_app: MakeApp) -> Stepfast:
 
 
 async def test_a_list_goes_on_from_where_it_ended(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "FAR", 4)
+    monkeypatch.setattr(search, "FAR", 4)
     runs = [await app.start("order", n) for n in range(6)]
     watching = onlooker(app)
     page = await list_runs(watching, {"limit": 3})
@@ -47,7 +47,7 @@ async def test_a_list_goes_on_from_where_it_ended(app: Stepfast, monkeypatch: py
 
 
 async def test_a_text_is_found_in_inputs_page_by_page(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_PORTION", 2)
+    monkeypatch.setattr(search, "_PORTION", 2)
     for n in range(6):
         await app.start("order", {"who": f'Müller "{n % 2}"'})
     await app.start("mail", {"who": 'Müller "1"'})
@@ -58,10 +58,10 @@ async def test_a_text_is_found_in_inputs_page_by_page(app: Stepfast, monkeypatch
         assert (found.after, found.looked) == (found.runs[-1].id, 3)
         found = await list_runs(watching, {"limit": 2, "workflow": "order", "after": found.after}, text)
         assert (len(found.runs), found.looked, found.after) == (1, 3, None)
-    monkeypatch.setattr(searching, "SEARCHED", 2)
+    monkeypatch.setattr(search, "SEARCHED", 2)
     found = await list_runs(watching, {"workflow": "order"}, "nowhere")
     assert (found.runs, found.looked, found.ended) == ([], 2, True)
-    monkeypatch.setattr(searching, "LARGEST", 3)
+    monkeypatch.setattr(search, "LARGEST", 3)
     assert (await list_runs(watching, {"workflow": "order"}, "nowhere")).too_large == 2
 
 
@@ -88,10 +88,10 @@ async def test_runs_are_counted_up_to_a_bound(app: Stepfast, monkeypatch: pytest
     watching = onlooker(app)
     assert await count_runs(watching, {}) == (6, False)
     assert await count_runs(watching, {"workflow": "mail"}) == (0, False)
-    monkeypatch.setattr(searching, "COUNTED", 5)
+    monkeypatch.setattr(search, "COUNTED", 5)
     assert await count_runs(watching, {}) == (5, True)
-    assert str(searching.Counted(10_000, True)) == "10\u202f000+"
-    monkeypatch.setattr(searching, "FAR", 3)
+    assert str(search.Counted(10_000, True)) == "10\u202f000+"
+    monkeypatch.setattr(search, "FAR", 3)
     assert await count_runs(watching, {"reason": "timeout"}) == (0, True)
 
 

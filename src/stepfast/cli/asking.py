@@ -10,8 +10,8 @@ import typer
 from ..errors import ConfigurationError
 from ..model import status
 from ..model.rows import RunRow
+from ..monitoring.text import find_run
 from ..run import Run
-from ..telling.finding import find_run
 from .batches import Told, each_run
 from .choosing import Choice, RunsOrChoice
 from .many import VerbForMany, ask_chosen

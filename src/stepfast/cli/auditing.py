@@ -9,8 +9,8 @@ import typer
 from ..model.cron import clock
 from ..model.ids import check_id
 from ..model.moments import moment
+from ..monitoring.audit import line_shape
 from ..store.store import AuditLine
-from ..watching.auditing import line_shape
 from .options import option
 from .output import say, write_json, write_table
 from .session import Session

@@ -9,8 +9,8 @@ import typer
 
 from ..app import Stepfast
 from ..errors import DatabaseUnavailable, InvalidState, RunNotFound
+from ..monitoring.text import find_run
 from ..run import Run
-from ..telling.finding import find_run
 from .exits import as_typed, complain, exit_code
 from .output import write_done, write_json
 from .session import Session

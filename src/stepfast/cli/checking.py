@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ..checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun
-from ..telling.words import count, listed
+from ..monitoring.text import count, listed
 from .exits import FAILED, OK, TIMEOUT
 from .options import option, time_option
 from .output import say, write_json, write_table, write_text

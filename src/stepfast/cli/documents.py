@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import documents
-from ..telling.words import listed
+from ..monitoring.text import listed
 from .exits import NOT_FOUND, complain
 from .options import option
 from .output import say, write_json, write_table, write_text

@@ -20,7 +20,7 @@ from ..errors import (
     UnknownWorkflow,
 )
 from ..model.urls import scrub
-from ..telling.words import printable
+from ..monitoring.text import printable
 
 OK = 0
 FAILED = 1

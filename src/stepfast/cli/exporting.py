@@ -13,7 +13,7 @@ import typer
 
 from ..checking import FITS, TOO_LONG, CheckedRun
 from ..errors import ConfigurationError
-from ..telling.finding import find_run
+from ..monitoring.text import find_run
 from .exits import FAILED, OK, TIMEOUT
 from .options import RunArgument, option, time_option
 from .output import say, write_json, write_text

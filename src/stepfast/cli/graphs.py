@@ -15,10 +15,9 @@ from ..engine.history import UNDO
 from ..errors import ConfigurationError
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
+from ..monitoring.explain import dag_steps
+from ..monitoring.text import count, lasting, listed, outcome_of, retries_of, waited_for
 from ..reports import RunInfo, StepInfo
-from ..telling.explaining import dag_steps
-from ..telling.states import outcome_of, waited_for
-from ..telling.words import count, lasting, listed, retries_of
 from .loading import load_app
 from .options import option
 from .output import say, write_heading, write_json, write_table

@@ -7,10 +7,9 @@ import typer
 from ..app import Stepfast
 from ..errors import DatabaseUnavailable
 from ..model.records import WorkerInfo
+from ..monitoring.doctor import check_shape, examine, unreachable
+from ..monitoring.text import lasting, queues_of, worker_name, worker_shape
 from ..store.store import Check
-from ..telling.doctor import check_shape, examine, unreachable
-from ..telling.words import lasting
-from ..telling.workers import queues_of, worker_name, worker_shape
 from .exits import FAILED, UNAVAILABLE
 from .output import say, write_json, write_table
 from .session import Session, absent_file

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from ..model import status
+from ..monitoring.text import ago, brief, lasting, printable, status_of
+from ..monitoring.unreadable import is_sealed
 from ..reports import RunInfo
-from ..telling.sealed import is_sealed
-from ..telling.states import status_of
-from ..telling.words import ago, brief, lasting, printable
 from .output import write_table
 
 _COLUMNS = ("id", "workflow", "queue", "status", "attempt", "created", "took", "key", "tags", "input", "error")

@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import ConfigurationError
 from ..logs import NAMES, RunFilter
-from ..telling.words import printable
+from ..monitoring.text import printable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"

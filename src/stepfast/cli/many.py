@@ -11,8 +11,8 @@ import typer
 from ..app import Stepfast
 from ..bulk import Bulk, BulkProgress, Fits, chosen
 from ..listing import ListKeywords
+from ..monitoring.text import count
 from ..run import Run
-from ..telling.words import count
 from .choosing import Choice
 from .consent import Bar, consent
 from .exits import FAILED, OK, as_typed

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ..telling.words import harmless_json, printable
+from ..monitoring.text import harmless_json, printable
 from .exits import put
 
 _UNBOUNDED = 10_000

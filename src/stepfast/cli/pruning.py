@@ -7,8 +7,8 @@ import sys
 from typing import Annotated, Any
 
 from ..model.retention import DELETABLE
+from ..monitoring.text import count, lasting
 from ..run import Run
-from ..telling.words import count, lasting
 from .batches import RunsArgument, Told, each_run
 from .consent import Bar, DryRunOption, YesOption, consent
 from .options import option, time_option

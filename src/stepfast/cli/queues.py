@@ -11,10 +11,8 @@ from ..model import status
 from ..model.names import check_queue
 from ..model.queue_config import NAMES, LimitKeywords, Rate
 from ..model.records import WorkerInfo
+from ..monitoring.text import claiming_workers, lasting, limit_of, limits_in_words, queue_shape, served_by
 from ..queues import QueueInfo
-from ..telling.queues import limit_of, limits_in_words, queue_shape, served_by
-from ..telling.words import lasting
-from ..telling.workers import claiming_workers
 from .choosing import Choice
 from .consent import DryRunOption, YesOption
 from .many import VerbForMany, ask_chosen

@@ -11,14 +11,22 @@ from ..model import status as statuses
 from ..model.cron import clock
 from ..model.status import DAG_STEP
 from ..model.tracebacks import own_code_only
+from ..monitoring.explain import dag_steps, explain, graph_of, infos_of, steps_of, unread, waits_for
+from ..monitoring.text import (
+    ago,
+    brief,
+    call_shape,
+    executor,
+    executor_name,
+    explained,
+    find_run,
+    lasting,
+    outcome_of,
+    printable,
+    run_shape,
+    shortened,
+)
 from ..reports import Activity, RunInfo
-from ..telling.explaining import dag_steps, explain, graph_of, infos_of, steps_of
-from ..telling.finding import find_run
-from ..telling.shapes import call_shape, run_shape
-from ..telling.states import explained, outcome_of
-from ..telling.why import unread, waits_for
-from ..telling.words import ago, brief, lasting, printable, shortened
-from ..telling.workers import executor, executor_name
 from .graphs import write_standing
 from .lists import took, write_runs
 from .options import KeyOption, RunArgument, option, time_option

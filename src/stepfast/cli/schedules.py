@@ -9,9 +9,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from ..engine.options import ScheduleKeywords
+from ..monitoring.text import ago, count, schedule_shape, state_in_words, times_in_words, when_in_words
 from ..schedule_info import ScheduleInfo
-from ..telling.schedules import schedule_shape, state_in_words, times_in_words, when_in_words
-from ..telling.words import ago, count
 from .consent import Bar
 from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json, write_table

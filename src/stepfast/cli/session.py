@@ -15,8 +15,8 @@ from ..announcing import unnamed
 from ..app import Stepfast
 from ..errors import PayloadError, SchemaError
 from ..model.urls import parse_url
+from ..monitoring.unreadable import Candid, Lenient, Sealed
 from ..store import Store, open_store
-from ..telling.sealed import Candid, Lenient, Sealed
 from .loading import load_app
 from .options import option
 from .output import say

@@ -12,7 +12,7 @@ import typer
 
 from ..app import Stepfast
 from ..errors import RunCancelled, RunFailed
-from ..telling.finding import find_run
+from ..monitoring.text import find_run
 from .exits import FAILED, complain
 from .options import KeyOption, RunArgument, json_argument, moment_option, option, time_option
 from .output import say, write_json, write_value

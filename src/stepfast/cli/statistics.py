@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
+from ..monitoring.text import count, lasting
 from ..stats import Stats
-from ..telling.words import count, lasting
 from .options import time_option
 from .output import say, write_heading, write_json, write_table
 from .session import Session

@@ -9,10 +9,8 @@ from ..engine.concurrency import FIRST
 from ..model import status
 from ..model.cron import clock
 from ..model.status import DAG_STEP
+from ..monitoring.text import ago, brief, due_at, executor_name, lasting, outcome_of, shortened, status_of
 from ..reports import RunInfo, StepInfo
-from ..telling.states import due_at, outcome_of, status_of
-from ..telling.words import ago, brief, lasting, shortened
-from ..telling.workers import executor_name
 from .output import write_heading, write_table
 
 _COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "ran on", "outcome")

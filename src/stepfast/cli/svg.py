@@ -8,8 +8,8 @@ from typing import Annotated
 from ..app import Stepfast
 from ..drawing import Markup, Timeline, graph_svg, lay_out, standalone, timeline_svg
 from ..errors import ConfigurationError
-from ..telling.explaining import graph_of, steps_of
-from ..telling.finding import find_run
+from ..monitoring.explain import graph_of, steps_of
+from ..monitoring.text import find_run
 from .options import option
 from .output import say
 from .session import Session

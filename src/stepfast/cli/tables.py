@@ -11,11 +11,10 @@ from ..app import Stepfast
 from ..errors import InvalidState
 from ..model.records import WorkerInfo
 from ..model.urls import redact
+from ..monitoring.text import count, lasting, listed, live_workers, worker_name
 from ..store import Store, open_store
 from ..store.migrations import refuse_too_new
 from ..store.store import SchemaState
-from ..telling.words import count, lasting, listed
-from ..telling.workers import live_workers, worker_name
 from .exits import FAILED
 from .options import option
 from .output import say, write_json

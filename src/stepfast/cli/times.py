@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import typer
 
-from ..telling import words
+from ..monitoring import text as monitoring_text
 
 Given = TypeVar("Given")
 Taken = TypeVar("Taken")
@@ -16,12 +16,12 @@ Taken = TypeVar("Taken")
 
 def span(text: str | float) -> float:
     """Seconds, from ``90``, ``1.5``, ``90s``, ``5m``, ``2h``, ``1d`` or ``1h30m``."""
-    return _parsed(words.span, text)
+    return _parsed(monitoring_text.span, text)
 
 
 def moment(text: str | datetime) -> datetime:
     """A point in time in ISO format; without a zone it is this machine's local time."""
-    return _parsed(words.moment, text)
+    return _parsed(monitoring_text.parse_time, text)
 
 
 def _parsed(parse: Callable[[Given], Taken], text: Given) -> Taken:

@@ -20,11 +20,10 @@ from ..app import Stepfast
 from ..errors import ConfigurationError, StepfastError, message_of
 from ..model.records import WorkerInfo
 from ..model.urls import scrub
+from ..monitoring.text import at_work_in_words, count, lasting, printable, queues_of, worker_name
 from ..stats import Stats
 from ..store.store import LONG_AT_WORK, AtWork
 from ..telemetry.gauges import MOST, Overview, look
-from ..telling.words import count, lasting, printable
-from ..telling.workers import at_work_in_words, queues_of, worker_name
 from .options import time_option
 from .output import make_table, print_plain, write_json
 from .session import Session

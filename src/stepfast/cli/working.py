@@ -14,11 +14,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..app import Stepfast
+from ..monitoring.text import count
 from ..remote import RemoteWorker
 from ..telemetry import Metrics
 from ..telemetry.health import LOOPBACK, HealthPort
 from ..telemetry.multiprocess import ReportingWire, wire_to_parent
-from ..telling.words import count
 from ..worker import Worker
 from ..worker.shutdown import work_until_told
 from .crew import Crew

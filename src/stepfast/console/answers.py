@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from ..telling.words import harmless_json
+from ..monitoring.text import harmless_json
 from .outlook import Outlook
 from .rendering import render
 from .visit import Visit

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable
+from ..monitoring.audit import audited
 from ..store.readonly import SIGHT, Sight
-from ..watching.auditing import audited
 from . import refusing, routes
 from .access import Auth, Door, OwnDoor, TokenDoor
 from .answers import Answer, Page, respond

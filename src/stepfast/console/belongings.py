@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..model.names import OWN_KEYS
+from ..monitoring.changes import glance_of
 from ..reports import RunInfo
-from ..watching.onlooker import glance_of
 from .history import BRIEF, History
 from .redacting import Veil, aside
 from .veiling import veiled_history

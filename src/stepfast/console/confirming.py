@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ..engine.history import UNDO
 from ..model import status
+from ..monitoring.text import count, listed
 from ..reports import RunInfo, StepInfo
-from ..telling.words import count, listed
 
 _FEW = 5
 

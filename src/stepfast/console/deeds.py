@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+from ..monitoring.audit import deed
 from ..store.store import Deed
-from ..watching.auditing import deed
 from .filters import Filters
 from .groups import FIELDS
 from .visit import Visit

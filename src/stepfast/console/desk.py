@@ -7,11 +7,10 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ..app import Stepfast
+from ..monitoring.changes import end_news, onlooker
+from ..monitoring.queue_stats import Hour
+from ..monitoring.unreadable import Lenient
 from ..store.readonly import Remembered
-from ..telling.sealed import Lenient
-from ..watching.hour import Hour
-from ..watching.news import end_news
-from ..watching.onlooker import onlooker
 from .jobs import Jobs
 from .live import Tabs
 from .outage import Outage

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from ..drawing import graph_svg, lay_out, timeline_svg
 from ..model.graph import Graph
-from ..telling.explaining import dag_steps, graph_of
+from ..monitoring.explain import dag_steps, graph_of
 from .history import History
 from .visit import Visit
 

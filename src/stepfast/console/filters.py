@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from ..errors import ConfigurationError
 from ..listing import ListKeywords
-from ..telling.words import span
+from ..monitoring.text import span
 
 ORDERS = ("newest", "oldest")
 

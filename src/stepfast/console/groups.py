@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..monitoring.changes import glance_of
+from ..monitoring.text import span
 from ..store.store import Alike
-from ..telling.words import span
-from ..watching.onlooker import glance_of
 from .refusals import Refused
 from .visit import Visit
 

@@ -12,9 +12,9 @@ from ..errors import RunNotFound
 from ..model import status
 from ..model.rows import RunRow
 from ..model.status import DAG_STEP
+from ..monitoring.changes import glance_of
 from ..remote_reports import with_claims
 from ..reports import Activity, Executors, RunInfo, StepInfo, activity_info, run_info
-from ..watching.onlooker import glance_of
 from .refusals import Refused
 
 PAGE = 500

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..monitoring.changes import glance_of
+from ..monitoring.search import list_runs
 from ..settings import FORMAT
-from ..watching.onlooker import glance_of
-from ..watching.searching import list_runs
 from .visit import Visit
 
 IN_CLEAR = (

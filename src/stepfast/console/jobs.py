@@ -18,9 +18,9 @@ from ..errors import StepfastError
 from ..listing import ListKeywords
 from ..model import status
 from ..model.ids import new_id
+from ..monitoring.text import count
 from ..run import Run
 from ..store.store import DONE, FAILED, INTERRUPTED
-from ..telling.words import count
 from .refusals import Refused
 
 _AT_ONCE = 3

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..app import Stepfast
-from ..watching.onlooker import asked_so_far
-from ..watching.pace import TabPace
+from ..monitoring.changes import TabPace, asked_so_far
 
 
 class Tabs:

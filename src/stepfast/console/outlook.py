@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..monitoring.changes import LISTS, Print, news_of
 from ..store.readonly import SIGHT
-from ..watching.news import LISTS, Print, news_of
 
 if TYPE_CHECKING:
     from .visit import Visit

@@ -16,8 +16,8 @@ from ..errors import (
     SchemaError,
     UnknownWorkflow,
 )
+from ..monitoring.audit import MayBeDone, NothingDone
 from ..store.readonly import TookTooLong
-from ..watching.auditing import MayBeDone, NothingDone
 
 
 class Refused(Exception):

@@ -12,11 +12,9 @@ from markupsafe import Markup, escape
 
 from .. import __version__
 from ..model.cron import clock
+from ..monitoring.text import ago, brief, count, executor, lasting, shortened, waited_for
+from ..monitoring.unreadable import is_sealed
 from ..reports import RunInfo
-from ..telling.sealed import is_sealed
-from ..telling.states import waited_for
-from ..telling.words import ago, brief, count, lasting, shortened
-from ..telling.workers import executor
 from . import static_files
 from .navigation import NAVIGATION
 from .paths import parts_of

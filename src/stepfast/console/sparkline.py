@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from ..watching.hour import SPAN, Point
+from ..monitoring.queue_stats import SPAN, Point
 
 _WIDE, _HIGH = 120, 24
 _SHORTEST = 300.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from ..telling.words import lasting
+from ..monitoring.text import lasting
 from .scale import Part
 
 _DAY = 86400.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from ..telling.words import lasting
+from ..monitoring.text import lasting
 from .stretches import NO_ITEM, Row, Stretch, with_stretches
 
 FROM = 6

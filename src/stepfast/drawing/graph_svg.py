@@ -10,8 +10,8 @@ from ..engine.history import UNDO
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
 from ..model.status import DAG_STEP
+from ..monitoring.text import count, lasting, retries_of, shortened
 from ..reports import RunInfo, StepInfo
-from ..telling.words import count, lasting, retries_of, shortened
 from .layers import HEIGHT, Box, Edge, Layers, place
 from .marks import class_of, mark
 from .markup import Markup, element, number

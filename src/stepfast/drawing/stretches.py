@@ -14,8 +14,8 @@ from ..engine.timers import SLEEP
 from ..model import status
 from ..model.graph import APPROVAL, Graph
 from ..model.status import DAG_STEP
+from ..monitoring.text import lasting, shortened
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
-from ..telling.words import lasting, shortened
 
 RUN = "run"
 """The kind of the row that stands for the run as a whole."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ..model.graph import Graph
 from ..model.moments import moment
+from ..monitoring.text import count, lasting
 from ..reports import Activity, RunInfo, StepInfo
-from ..telling.words import count, lasting
 from .axis import AxisMark, marks_of
 from .folding import folded
 from .scale import Part, Scale, make_scale

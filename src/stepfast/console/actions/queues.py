@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from ...model.queue_config import LimitKeywords
-from ...telling.queues import limit_of
+from ...monitoring.text import limit_of
 from ..answers import Done
 from ..pages.queues import LIMITS
 from ..refusals import Refused

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...errors import UnknownWorkflow
-from ...telling.words import span
-from ...watching.onlooker import glance_of
+from ...monitoring.changes import glance_of
+from ...monitoring.text import span
 from ..answers import Done
 from ..input_form import input_of
 from ..refusals import Refused

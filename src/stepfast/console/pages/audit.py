@@ -6,9 +6,9 @@ from urllib.parse import parse_qsl
 
 from ...model.ids import check_id
 from ...model.moments import moment
+from ...monitoring.audit import LONGEST, line_shape
+from ...monitoring.changes import glance_of
 from ...store.store import FAILED, INTERRUPTED, UNKNOWN, AuditLine
-from ...watching.auditing import LONGEST, line_shape
-from ...watching.onlooker import glance_of
 from ..answers import Page
 from ..filters import Filters
 from ..groups import Group

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from ...listing import ListKeywords
-from ...watching.searching import Counted, count_runs
+from ...monitoring.search import Counted, count_runs
 from ..answers import Page
 from ..asking import Question
 from ..filters import Filters

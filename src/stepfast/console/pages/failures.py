@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 
 from ...model import status
+from ...monitoring.changes import glance_of
+from ...monitoring.text import count
 from ...stats import FailureStats, failure_stats
 from ...store.store import Alike
-from ...telling.words import count
-from ...watching.onlooker import glance_of
 from ..answers import Page
 from ..asking import Question
 from ..groups import LOOKED, USUAL, Group, runs_of, seconds_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ...watching.news import LISTS, news_of
+from ...monitoring.changes import LISTS, news_of
 from ..answers import Word
 from ..visit import Visit
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...errors import RunNotFound
 from ...model.rows import RunRow
 from ...model.tracebacks import own_code_only
-from ...watching.onlooker import glance_of
+from ...monitoring.changes import glance_of
 from .. import exact
 from ..answers import Piece
 from ..belongings import veiled_by_all

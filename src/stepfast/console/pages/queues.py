@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from ...monitoring.queue_stats import MOST, depths_of
+from ...monitoring.text import count, limits_in_words, queue_shape, served_by
 from ...queues import QueueInfo
-from ...telling.queues import limits_in_words, queue_shape, served_by
-from ...telling.words import count
-from ...watching.depths import MOST, depths_of
 from ..answers import Page
 from ..asking import Question
 from ..refusals import Refused

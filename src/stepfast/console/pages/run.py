@@ -7,11 +7,10 @@ from functools import partial
 
 from ...model.status import DAG_STEP
 from ...model.tracebacks import own_code_only
+from ...monitoring.explain import Veiled, explain, unread
+from ...monitoring.search import family_of
+from ...monitoring.text import run_shape
 from ...reports import RunInfo, StepInfo
-from ...telling.explaining import Veiled, explain
-from ...telling.shapes import run_shape
-from ...telling.why import unread
-from ...watching.families import family_of
 from ..answers import Page
 from ..belongings import read_belongings
 from ..confirming import offered

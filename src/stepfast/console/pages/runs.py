@@ -7,9 +7,9 @@ from dataclasses import replace
 from ...listing import ListKeywords
 from ...model import status
 from ...model.cron import clock
+from ...monitoring.search import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
+from ...monitoring.text import count
 from ...reports import RunInfo
-from ...telling.words import count
-from ...watching.searching import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
 from ..answers import Done, Page
 from ..filters import ORDERS, Filters
 from ..jobs import WISHES

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ScheduleNotFound
+from ...monitoring.text import schedule_shape, state_in_words, times_in_words, when_in_words
 from ...schedule_info import ScheduleInfo
-from ...telling.schedules import schedule_shape, state_in_words, times_in_words, when_in_words
 from ..answers import Page
 from ..asking import Question
 from ..redacting import Veil, aside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import UnknownWorkflow
 from ...model.rows import Definition
-from ...watching.onlooker import glance_of
+from ...monitoring.changes import glance_of
 from .. import in_clear
 from ..answers import Page
 from ..input_form import fields_of

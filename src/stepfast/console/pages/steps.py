@@ -9,9 +9,8 @@ from ...engine.history import UNDO
 from ...model import status
 from ...model.cron import clock
 from ...model.status import DAG_STEP
+from ...monitoring.text import ago, due_at, lasting, waited_for
 from ...reports import Activity, RunInfo, StepInfo
-from ...telling.states import due_at, waited_for
-from ...telling.words import ago, lasting
 from ..history import Address, History
 from ..visit import Visit
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from ... import __version__
 from ...errors import DatabaseUnavailable, SchemaError, StepfastError
+from ...monitoring.changes import glance_of, seen_anew
+from ...monitoring.doctor import check_shape, examine, unreachable
 from ...store.readonly import TableSize, TookTooLong
 from ...store.store import Check
-from ...telling.doctor import check_shape, examine, unreachable
-from ...watching.onlooker import glance_of, seen_anew
 from ..answers import Page
 from ..visit import Visit
 

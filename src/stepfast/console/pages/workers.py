@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...model.moments import moment
-from ...telling.workers import queues_of, worker_name, worker_shape
-from ...watching.onlooker import glance_of
+from ...monitoring.changes import glance_of
+from ...monitoring.text import queues_of, worker_name, worker_shape
 from ..answers import Page
 from ..visit import Visit
 

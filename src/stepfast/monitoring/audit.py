@@ -20,7 +20,7 @@ from ..model.ids import new_id
 from ..model.stored import read_json
 from ..store.lock_timeout import RowsHeld, brief
 from ..store.store import DONE, FAILED, INTERRUPTED, REFUSED, AuditLine, Deed
-from .onlooker import seen_anew
+from .changes import seen_anew
 
 T = TypeVar("T")
 

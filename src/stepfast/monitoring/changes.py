@@ -1,14 +1,9 @@
-"""What is new for those who watch: one look for all of them, instead of one by each.
-
-Whoever shows a run, or a list of runs, asks for its *print*: a short text that changes when something has happened to
-it. While somebody asks, one task of the process looks at everything that is asked about by one bounded statement; once
-nobody has asked for a while, it ends. The wake-ups of the store are only a bell that makes it look sooner: what they
-say is not believed, and where none arrive it looks by the clock.
-"""
+"""Changes for open pages: one poll of the database for all of them, at a rate that the server decides."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import logging
 import time
@@ -22,7 +17,72 @@ from ..errors import AppClosed, StepfastError, sentence
 from ..store.readonly import BaseGlance
 from ..store.store import Wakeups
 from ..worker.notifier import Switchboard
-from .onlooker import glance_of
+
+LONGEST = 60.0
+"""A tab looks again after a minute at the latest."""
+
+
+class TabPace:
+    """Hands out turns, so that all tabs of a process together ask no more than so many questions a second."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._taken = 0.0
+        """Up to when every turn is taken."""
+
+    def again(self, soonest: float, questions: int) -> float:
+        """In how many seconds a tab may look again whose page has asked so many questions."""
+        now = time.monotonic()
+        self._taken = max(self._taken, now) + questions / self._rate
+        return round(min(max(soonest, self._taken - now), LONGEST), 1)
+
+
+_glances: weakref.WeakKeyDictionary[Connected, Connected] = weakref.WeakKeyDictionary()
+"""What each event loop of a process watches with: one for all tabs, so that one asks for all of them."""
+
+
+def onlooker(app: Stepfast) -> Stepfast:
+    """A copy of the application for reading alone: ``app.runs()``, ``app.get(…).info()`` and all else that asks. Its
+    questions are bounded, given up in seconds, and shared. What would write is refused."""
+    watching = copy.copy(app)
+
+    async def connect(migrate: bool = False) -> Connected:
+        return _watched(await app._connect(), app)
+
+    setattr(watching, "_connect", connect)  # noqa: B010
+    return watching
+
+
+async def glance_of(app: Stepfast) -> BaseGlance:
+    """The glance that an application reads through, whichever of the two it is."""
+    connected = await app._connect()
+    store = connected.store if isinstance(connected.store, BaseGlance) else _watched(connected, app).store
+    assert isinstance(store, BaseGlance)
+    return store
+
+
+def asked_so_far(app: Stepfast) -> int:
+    """How many questions were put to the database so far by those who watch; none, where nothing is connected."""
+    connected = app._connections.made()
+    if connected is None:
+        return 0
+    store = _watched(connected, app).store
+    assert isinstance(store, BaseGlance)
+    return store.remembered.asked
+
+
+async def seen_anew(app: Stepfast) -> None:
+    """Somebody has changed something and wants to see it: what was read before does not hold any more."""
+    (await glance_of(app)).remembered.forget()
+
+
+def _watched(connected: Connected, app: Stepfast) -> Connected:
+    found = _glances.get(connected)
+    if found is None:
+        found = _glances[connected] = copy.copy(connected)
+        found.store = connected.store.glance(app.settings.watch_timeout)  # type: ignore[assignment]
+    return found
+
 
 LISTS = ""
 """What all lists of runs are asked about by: how the newest of all runs stand."""

@@ -19,8 +19,7 @@ from ..store import Store
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.store import LONG_AT_WORK, AtWork, Check
 from ..telemetry.gauges import MOST
-from .words import count, lasting, listed
-from .workers import at_work_in_words, claiming_workers, live_workers, serves, worker_name
+from .text import at_work_in_words, claiming_workers, count, lasting, listed, live_workers, serves, worker_name
 
 
 async def examine(app: Stepfast, store: Store) -> list[Check]:

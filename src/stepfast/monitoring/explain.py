@@ -1,26 +1,29 @@
-"""Why a run is not moving, in a sentence or two that say what will happen next, or what to do.
-
-Pure: from what was read of the run, its steps and calls, and the workers there are.
-"""
+"""Why a run is not moving, in a sentence or two that say what will happen next, or what to do."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from ..app import Stepfast
+from ..carrying import begun_elsewhere
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.history import UNDO
+from ..errors import RunNotFound
 from ..model import status
 from ..model.cron import clock
+from ..model.graph import Graph
 from ..model.health import nobody_serves
+from ..model.queue_config import Gate, Rate
+from ..model.rate_limiter import NOTHING, Count, Usage
 from ..model.records import WorkerInfo
 from ..model.status import DAG_STEP
+from ..remote_reports import with_claims
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
-from .states import waited_for
-from .words import ago, count, lasting, listed, shortened
-from .workers import claiming_workers, queues_of, serves, worker_name
+from .text import ago, claiming_workers, count, lasting, listed, queues_of, serves, shortened, waited_for, worker_name
 
 _FEW = 3
 """The number of children that are named one by one."""
@@ -381,3 +384,128 @@ def _error(error: ErrorInfo) -> str:
 
 def _ago(when: datetime | None, run: RunInfo) -> str:
     return "at an unknown time" if when is None else ago(when, run.read_at)
+
+
+TOLD = 3
+"""So many steps are told of one by one."""
+
+
+def is_among_steps(run: RunInfo) -> bool:
+    """Whether a dag run is with its steps, as which it is shown: nobody holds the run itself, and it is not ready."""
+    shown = (status.RUNNING, status.WAITING, status.QUEUED)
+    return run.status in shown and run.worker is None and not run.ready
+
+
+def why_dag(
+    run: RunInfo,
+    workers: Sequence[WorkerInfo],
+    steps: Sequence[StepInfo],
+    open_steps: Sequence[tuple[RunInfo, Sequence[StepInfo]]],
+    more: int = 0,
+) -> str:
+    """The sentences. ``open_steps`` are, as runs and with what each does, the first of those that wait for no other
+    step, with ``more`` beside them."""
+    ended = sum(step.status in status.TERMINAL for step in steps)
+    names = {step.child: step.name for step in steps}
+    failed = [repr(step.name) for step in steps if step.status == status.FAILED]
+    text = f"{ended} of {count(len(steps), 'step')} {'has' if ended == 1 else 'have'} ended"
+    told = [f"{text}; {listed(failed)} failed." if failed else f"{text}."]
+    told += [_step(run, step, names[step.id], workers, inside) for step, inside in open_steps]
+    if more:
+        told.append(f"{count(more, 'more step')} can be executed.")
+    return " ".join(told)
+
+
+def _step(run: RunInfo, step: RunInfo, name: str, workers: Sequence[WorkerInfo], inside: Sequence[StepInfo]) -> str:
+    if step.waiting_for == f"{status.WAITING_SIGNAL}:{name}":
+        command = f"stepfast signal {run.id} {shlex.quote(name)}"
+        until = "" if step.due_at is None else f" until {clock(step.due_at)} ({ago(step.due_at, step.read_at)})"
+        return f"{name!r} waits for an answer{until}: `{command} true` approves, and `false` in its place refuses."
+    text = why(step, workers, inside, [])
+    return f"{name!r}: {text[0].lower()}{text[1:]}"
+
+
+def held_by(run: RunInfo, gate: Gate, usage: Usage) -> str | None:
+    """Why nobody takes a ready run now, as the end of a sentence; None: nothing that is said about its queue."""
+    if gate.paused:
+        return f"its queue {gate.name!r} is paused: `stepfast queue resume {gate.name}` lets it go on"
+    limits = gate.limits
+    if limits.concurrency is not None and usage.whole.running >= limits.concurrency:
+        return f"its queue {gate.name!r} is at its limit of {limits.concurrency} ({usage.whole.running} running)"
+    if run.concurrency_key is not None:
+        key = usage.keys.get(run.concurrency_key, NOTHING)
+        name = f"its key {run.concurrency_key!r}"
+        if limits.key_concurrency is not None and key.running >= limits.key_concurrency:
+            return f"{name} has {key.running} running, and queue {gate.name!r} allows {limits.key_concurrency} of a key"
+        if told := _rated(name, limits.key_rate, key, usage.now):
+            return told
+    return _rated(f"its queue {gate.name!r}", limits.rate, usage.whole, usage.now)
+
+
+def _rated(who: str, rate: Rate | None, count: Count, now: int) -> str | None:
+    if rate is None or count.started < rate.count or count.next_at is None:
+        return None
+    return (
+        f"{who} has started {count.started} in the last {lasting(rate.per)}, which is its rate; the next may start in "
+        f"{lasting(max(0, count.next_at - now) / 1000)}"
+    )
+
+
+Veiled = Callable[[RunInfo, list[StepInfo]], tuple[RunInfo, list[StepInfo]]]
+"""A run and its steps, without what must not be seen."""
+
+
+async def explain(
+    app: Stepfast,
+    run: RunInfo,
+    steps: Sequence[StepInfo],
+    calls: Sequence[Activity],
+    children: Sequence[RunInfo],
+    veiled: Veiled = lambda info, steps: (info, steps),
+) -> str:
+    """Why a run does not move, or how it ended. Steps of a dag are runs that are read here: ``veiled`` gives what may
+    be told of them."""
+    workers = await (await app.store()).workers()
+    of_dag = dag_steps(steps)
+    if not of_dag or not is_among_steps(run):
+        return why(run, workers, steps, calls, children, await _held_by(app, run))
+    able = [s.child for s in of_dag if s.child and s.status not in status.TERMINAL and not _blocked(s)]
+    told = [veiled(info, await steps_of(app, info)) for info in await infos_of(app, able[:TOLD])]
+    return why_dag(run, workers, of_dag, told, max(0, len(able) - TOLD))
+
+
+async def steps_of(app: Stepfast, run: RunInfo) -> list[StepInfo]:
+    """The steps of a run, and of remote ones that it waits for whether a worker has begun them."""
+    steps = await app.get(run.id).steps()
+    if status.WAITING_REMOTE not in (run.waiting_for or ""):
+        return steps
+    return with_claims(steps, await begun_elsewhere(app, run.id))
+
+
+async def graph_of(app: Stepfast, run: RunInfo) -> Graph | None:
+    """The graph that a dag run was started with, whatever the code says by now."""
+    text = await (await app.store()).graph(run.workflow, run.version, run.id)
+    return None if text is None else Graph.from_text(text)
+
+
+async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:
+    """What is told of the runs that are still kept."""
+    found = []
+    for run_id in ids:
+        with contextlib.suppress(RunNotFound):
+            found.append(await app.get(run_id).info())
+    return found
+
+
+def dag_steps(steps: Sequence[StepInfo]) -> list[StepInfo]:
+    """The steps that the graph has; a dag run has no others, but undos."""
+    return [step for step in steps if step.kind == DAG_STEP]
+
+
+async def _held_by(app: Stepfast, run: RunInfo) -> str | None:
+    """What the queue of a ready run keeps it for."""
+    return held_by(run, *await (await app.store()).measure(run.queue, run.concurrency_key)) if run.ready else None
+
+
+def _blocked(step: StepInfo) -> bool:
+    return step.detail == status.WAITING_STEPS

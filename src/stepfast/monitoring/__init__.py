@@ -1,0 +1,1 @@
+"""What people are shown of runs, queues and workers: in words, by bounded queries."""

@@ -1,0 +1,426 @@
+"""Runs, queues, workers and schedules in words and figures, for the command line and the console alike."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from ..app import Stepfast
+from ..errors import ConfigurationError, InvalidInput, RunNotFound
+from ..model import status
+from ..model.cron import zone
+from ..model.graph import STEP, DagStep
+from ..model.health import claiming_workers, serves, serves_queue
+from ..model.ids import ids_beginning_with, is_id
+from ..model.moments import EPOCH, moment
+from ..model.queue_config import Rate
+from ..model.records import WorkerInfo
+from ..queues import QueueInfo
+from ..reports import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
+from ..run import Run
+from ..schedule_info import ScheduleInfo
+from ..settings import Settings
+from ..store.store import AtWork
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw])")
+_LONGEST = 300
+"""Characters of a payload shown to people; scripts get all of it."""
+_USUAL_RETRIES = Settings().dag_retries
+"""Retries of a step of a dag that go without saying. It is not the setting of the process that draws: a drawing means
+the same to every reader."""
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+_BEYOND_ASCII = re.compile(r"[\x7f-\x9f]")
+
+
+def span(text: str | float) -> float:
+    """Seconds, from ``90``, ``1.5``, ``90s``, ``5m``, ``2h``, ``1d`` or ``1h30m``."""
+    if isinstance(text, (int, float)):
+        return float(text)
+    compact = text.strip().lower()
+    try:
+        value = float(compact)
+    except ValueError:
+        if not re.fullmatch(rf"(?:{_PART.pattern}\s*)+", compact):
+            raise _no_span(text) from None
+        value = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(compact))
+    if not math.isfinite(value) or value < 0:
+        raise _no_span(text)
+    return value
+
+
+def _no_span(text: str) -> ValueError:
+    return ValueError(f"{text!r} is not a time; write seconds (90, 0.5) or 500ms, 90s, 5m, 2h, 1d, 1h30m")
+
+
+def parse_time(text: str | datetime) -> datetime:
+    """A point in time in ISO format, or as it is shown (``… UTC``); without a zone it is this machine's local time."""
+    if isinstance(text, datetime):
+        return text
+    try:
+        found = datetime.fromisoformat(re.sub(r"\s*UTC$", "+00:00", text.strip()))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time; write 2030-01-31T09:30 or 2030-01-31T09:30+01:00") from None
+    return found.astimezone() if found.tzinfo is None else found
+
+
+def lasting(seconds: float) -> str:
+    """A span as people say it: ``40 ms``, ``3.2 s``, ``45 s``, ``5 min``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole, 60, "min", 1, "s", until=600)
+    if whole < 86400:
+        return _two(whole, 3600, "h", 60, "min", until=86400)
+    return _two(whole, 86400, "d", 3600, "h", until=864000)
+
+
+def _two(whole: int, large: int, large_name: str, small: int, small_name: str, *, until: int) -> str:
+    """Two units while the smaller one still matters."""
+    rest = whole % large // small
+    return f"{whole // large} {large_name}" + (f" {rest} {small_name}" if rest and whole < until else "")
+
+
+def ago(then: datetime, now: datetime) -> str:
+    """``3 s ago``, or ``in 12 s``."""
+    seconds = (now - then).total_seconds()
+    return f"in {lasting(-seconds)}" if seconds < 0 else f"{lasting(seconds)} ago"
+
+
+def listed(names: list[str]) -> str:
+    """Names as a sentence lists them: ``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: ``1 worker``, ``3 workers``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def retries_of(dag_step: DagStep) -> str:
+    """How often a step of a dag is retried, if that differs from the default; empty otherwise."""
+    if dag_step.kind != STEP or dag_step.retries in (None, _USUAL_RETRIES):
+        return ""
+    return {0: "no retries", 1: "1 retry"}.get(dag_step.retries or 0, f"{dag_step.retries} retries")
+
+
+def brief(value: Any) -> str:
+    """A payload as JSON on one line, cut where it gets long."""
+    return shortened(msgspec.json.encode(value).decode())
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """Text on one line, cut where it gets long."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= longest else f"{line[:longest]}… ({len(line)} characters; --json shows all)"
+
+
+def printable(text: str) -> str:
+    """Text that cannot take over a terminal: control characters are spelled out."""
+    return _UNPRINTABLE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def harmless_json(text: str) -> str:
+    """JSON that cannot take over a terminal, and still means the same: the encoder leaves control characters beyond
+    ASCII as they are, and some terminals obey them."""
+    return _BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+REASONS = {
+    status.REASON_CODE: "its code raised an error",
+    status.REASON_TIMEOUT: "its last attempt took longer than its timeout",
+    status.REASON_DEADLINE: "it did not end before its deadline",
+    status.REASON_EXPIRED: "no worker picked it up in time",
+    status.REASON_LOST: "too many workers died with it",
+    status.REASON_NON_DETERMINISM: "the code makes other calls than are recorded",
+    status.REASON_CANCELLED: "somebody cancelled it",
+    status.REASON_UNDO: "completed steps were to be undone, and not all could be",
+    status.REASON_CONTINUED: "it goes on as another run",
+}
+
+
+def explained(run: RunInfo) -> str:
+    """Where a run stands, with the reason in words."""
+    return f"{run.status} ({run.reason}: {REASONS[run.reason]})" if run.reason in REASONS else status_of(run)
+
+
+def status_of(run: RunInfo) -> str:
+    """Where a run stands, with what it waits for or why it ended."""
+    more = run.reason or (run.waiting_for and waited_for(run.waiting_for))
+    return f"{run.status} ({more})" if more else run.status
+
+
+def waited_for(what: str) -> str:
+    """``signal:approved, time`` as people say it."""
+    said = []
+    for part in what.split(", "):
+        kind, colon, name = part.partition(":")
+        said.append(f"{kind} {name!r}" if colon else part)
+    return listed(said)
+
+
+def due_at(step: StepInfo) -> datetime | None:
+    """When an open sleep, or the timeout of an open wait, is over: it was decided when it began."""
+    plan = step.output
+    if isinstance(plan, dict) and isinstance(plan.get("until"), int):
+        return moment(plan["until"])
+    if isinstance(plan, dict) and isinstance(plan.get("for"), int):
+        if step.started_at is None:
+            return None
+        return moment((step.started_at - EPOCH) / timedelta(milliseconds=1) + plan["for"])
+    return None
+
+
+def outcome_of(error: ErrorInfo | None, value: Any, detail: str | None = None) -> str:
+    """An error, or what the step says of itself, or a value."""
+    if error is not None:
+        return shortened(f"{error.type}: {error.message}")
+    return shortened(detail) if detail else "" if value is None else brief(value)
+
+
+__all__ = [
+    "at_work_in_words",
+    "claiming_workers",
+    "executor",
+    "executor_name",
+    "live_workers",
+    "queues_of",
+    "serves",
+    "serves_queue",
+    "worker_name",
+    "worker_shape",
+]
+
+
+def worker_name(worker: WorkerInfo) -> str:
+    """Host and process, as an operator looks for it."""
+    return f"{worker.host}:{worker.pid}"
+
+
+def executor_name(executed_by: ExecutedBy | None) -> str:
+    """Host and process of the worker that executed something; its id where they are not known any more."""
+    if executed_by is None:
+        return ""
+    return executed_by.worker if executed_by.host is None else f"{executed_by.host}:{executed_by.pid}"
+
+
+def executor(executed_by: ExecutedBy | None) -> str:
+    """Host, process and id of the worker that executed something."""
+    name = executor_name(executed_by)
+    return name if executed_by is None or executed_by.host is None else f"{name} ({executed_by.worker})"
+
+
+def live_workers(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+    """Workers within their lease, also those that are about to stop."""
+    return [worker for worker in workers if worker.state != "dead"]
+
+
+def queues_of(worker: WorkerInfo) -> str:
+    """The queues it looks at, in words."""
+    return "all" if worker.queues is None else ", ".join(worker.queues)
+
+
+def at_work_in_words(each: AtWork) -> str:
+    """What has been executing for a long time, and for how long."""
+    step = "" if each.step is None else f", step {each.step!r}"
+    return f"run {each.run_id} ({each.workflow}{step}) for {lasting(each.seconds)}"
+
+
+def worker_shape(worker: WorkerInfo) -> dict[str, Any]:
+    """A worker as JSON."""
+    return {
+        "id": worker.id,
+        "host": worker.host,
+        "pid": worker.pid,
+        "state": worker.state,
+        "queues": worker.queues,
+        "workflows": worker.workflows,
+        "concurrency": worker.concurrency,
+        "running": worker.running,
+        "lease": worker.lease_ms / 1000,
+        "started_at": moment(worker.started_at),
+        "beat_at": moment(worker.beat_at),
+        "silent_for": worker.age_ms / 1000,
+    }
+
+
+_FEW = 3
+"""So many workers of a queue are named."""
+
+
+def limit_of(name: str, text: str) -> int | Rate | None:
+    """A limit as it is typed: ``20``, ``100/60s``, ``none``."""
+    if text.lower() == "none":
+        return None
+    if "rate" in name:
+        number, slash, per = text.partition("/")
+        if not slash or not number.strip().isdigit():
+            raise ConfigurationError(f"{text!r} is no rate: write 100/60s, 10/s, 5/1h, or none")
+        return Rate(int(number), span(per if per.strip()[:1].isdigit() else f"1{per.strip()}"))
+    if not text.isdigit():
+        raise ConfigurationError(f"{name.replace('_', '-')} takes a whole number or none, not {text!r}")
+    return int(text)
+
+
+def served_by(info: QueueInfo, workers: Sequence[WorkerInfo]) -> str:
+    """The workers that look at it, by name; loudly, if there is something to do and nobody."""
+    names = _servers(info, workers)
+    if not names:
+        return "NOBODY SERVES IT" if info.ready or info.delayed or info.waiting else "nobody"
+    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
+
+
+def _servers(info: QueueInfo, workers: Sequence[WorkerInfo]) -> list[str]:
+    return [worker_name(worker) for worker in workers if serves_queue(worker, info.name)]
+
+
+def limits_in_words(info: QueueInfo) -> str:
+    """``20 at once, 100 per 60 s; of a key 2 at once``. What an operator has set or lifted is marked."""
+
+    def said(name: str, text: str | None, lifted: str) -> str:
+        return f"{text or lifted} (set)" if name in info.overridden else text or ""
+
+    whole = [
+        said("concurrency", _number(info.concurrency, "at once"), "any number at once"),
+        said("rate", rate_in_words(info.rate) if info.rate else None, "no rate"),
+        said("max_ready", _number(info.max_ready, "ready"), "any number ready"),
+    ]
+    keys = [
+        said("key_concurrency", _number(info.key_concurrency, "at once"), "any number at once"),
+        said("key_rate", rate_in_words(info.key_rate) if info.key_rate else None, "no rate"),
+    ]
+    of_a_key = [f"of a key {', '.join(filter(None, keys))}"] if any(keys) else []
+    return "; ".join([*([", ".join(filter(None, whole))] if any(whole) else []), *of_a_key])
+
+
+def _number(limit: int | None, what: str) -> str | None:
+    return None if limit is None else f"{limit} {what}"
+
+
+def rate_in_words(rate: Rate) -> str:
+    """``100 per 60 s``."""
+    return f"{rate.count} per {lasting(rate.per)}"
+
+
+def queue_shape(info: QueueInfo, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
+    """A queue as JSON."""
+    return {
+        "queue": info.name,
+        "paused": info.paused,
+        "ready": info.ready,
+        "running": info.running,
+        "waiting": info.waiting,
+        "delayed": info.delayed,
+        "oldest": info.oldest,
+        "concurrency": info.concurrency,
+        "rate": _rate(info.rate),
+        "key_concurrency": info.key_concurrency,
+        "key_rate": _rate(info.key_rate),
+        "max_ready": info.max_ready,
+        "set": list(info.overridden),
+        "workers": info.workers,
+        "served_by": _servers(info, workers),
+    }
+
+
+def _rate(rate: Rate | None) -> dict[str, float] | None:
+    return None if rate is None else {"count": rate.count, "per": rate.per}
+
+
+_SHOWN = 5
+"""Ticks to come that are told of each schedule."""
+
+
+def times_in_words(info: ScheduleInfo) -> str:
+    """The next ticks: ``in 21 h: Tue 17 Nov 03:00, Wed 18 Nov 03:00 (Europe/Berlin)``, in the schedule's own time zone.
+    A date that is that of the tick before is left out."""
+    times = _times(info)
+    if not times:
+        return "never"
+    said, day = list[str](), ""
+    for time in (time.astimezone(zone(info.tz)) for time in times):
+        clock = f"{time:%H:%M}" if info.cron is not None else f"{time:%H:%M:%S}"
+        date = f"{time:%a} {time.day} {time:%b}"
+        said.append(clock if date == day else f"{date} {clock}")
+        day = date
+    return f"{ago(times[0], info.read_at)}: {', '.join(said)} ({info.tz})"
+
+
+def _times(info: ScheduleInfo) -> list[datetime]:
+    """None of a schedule that somebody has spoilt by hand: it must not keep the others from being listed."""
+    try:
+        return info.times(_SHOWN)
+    except ConfigurationError:
+        return []
+
+
+def when_in_words(info: ScheduleInfo) -> str:
+    """When its ticks are: an interval, or a cron expression with its time zone."""
+    return f"every {lasting(info.every)}" if info.every is not None else f"{info.cron} {info.tz}"
+
+
+def state_in_words(info: ScheduleInfo) -> str:
+    """What keeps it from firing comes first."""
+    if info.paused:
+        return "paused"
+    if info.error is not None:
+        return "failing"
+    return "awake" if info.awake else "asleep"
+
+
+def schedule_shape(info: ScheduleInfo) -> dict[str, Any]:
+    """A schedule as JSON, with its next ticks."""
+    fields: dict[str, Any] = msgspec.to_builtins(info)
+    return fields | {"times": _times(info)}
+
+
+def run_shape(
+    info: RunInfo,
+    why: str,
+    steps: Sequence[StepInfo],
+    children: Sequence[str],
+    values: Mapping[str, Any],
+    unread: Sequence[tuple[str, int]],
+) -> dict[str, Any]:
+    """One run, with its steps and what it has set."""
+    shape: dict[str, Any] = msgspec.to_builtins(info)
+    return shape | {"why": why, "steps": steps, "children": children, "values": values, "unread": dict(unread)}
+
+
+def call_shape(call: Activity) -> dict[str, Any]:
+    """One call, with its duration in seconds, which every language reads."""
+    shape: dict[str, Any] = msgspec.to_builtins(call)
+    return shape | {"duration": call.duration.total_seconds()}
+
+
+_SHORTEST = 4
+"""Fewer characters are rather a slip of the finger than a run."""
+_TOLD = 3
+
+
+async def find_run(app: Stepfast, text: str, key: str | None = None) -> Run[Any]:
+    """The run that is meant: by its id, or with a key by its workflow. A whole id is not looked up here; the next
+    question about the run tells."""
+    if key is not None:
+        return app.get((await app.find(text, key=key)).id)
+    bounds = ids_beginning_with(text)
+    if bounds is None or len(text.strip()) < _SHORTEST or bounds[0] == bounds[1] or is_id(text.lower()):
+        return app.get(bounds[0] if bounds is not None and bounds[0] == bounds[1] else text)
+    found = await (await app.store()).ids_between(*bounds, _TOLD + 1)
+    if not found:
+        raise RunNotFound(f"whose id begins with {text}")
+    if len(found) > 1:
+        told = found if len(found) <= _TOLD else [*found[:_TOLD], "others"]
+        raise InvalidInput(f"{text!r} is the beginning of several ids: {listed(told)}; write more of it")
+    return app.get(found[0])
