@@ -1,6 +1,6 @@
 """Check the import rules of the house: imports go downwards only, and only the store knows SQL.
 
-testing  →  cli, console  →  drawing, monitoring  →  app  →  worker, remote, telemetry  →  engine  →  store  →
+testing  →  cli, console  →  diagrams, monitoring  →  app  →  worker, remote, telemetry  →  engine  →  store  →
 model  →  errors, settings, cancellation, callers_thread, documents
 
 A module may import from its own room and from any layer below. Two rooms on one level do not know each other,
@@ -27,7 +27,7 @@ HEIGHT = {
     "testing": 8,
     "cli": 7,
     "console": 7,
-    "drawing": 6,
+    "diagrams": 6,
     "monitoring": 6,
     "app": 5,
     "worker": 4,
@@ -81,7 +81,7 @@ ROOM = {
 #: A remote worker rides out trouble, uses threads and ends as a worker does; a worker knows nothing of it.
 ALLOWED = {
     ("cli", "console"),
-    ("drawing", "monitoring"),
+    ("diagrams", "monitoring"),
     ("remote", "worker"),
     ("settings", "errors"),
     ("callers_thread", "cancellation"),

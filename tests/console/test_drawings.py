@@ -84,7 +84,7 @@ async def test_the_graph_of_a_dag_run(url: str) -> None:
         await app.drain()
         async with browse(console(app, token=TOKEN), base="http://testserver") as client:
             page = (await client.get(f"/runs/{run.id}")).text
-            style = await client.get(re.findall(r'href="(/static/drawing.css[^"]*)"', page)[0])
+            style = await client.get(re.findall(r'href="(/static/diagrams.css[^"]*)"', page)[0])
         assert f"Graph of run {run.id} of line: 2 steps, 1 completed, 1 waiting" in page
         assert page.count("<svg") == 2
         assert style.status_code == 200 and ".sf-drawing" in style.text

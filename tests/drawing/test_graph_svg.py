@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stepfast.drawing import graph_svg
+from stepfast.diagrams import graph_svg
 from stepfast.model.graph import DagStep, Graph
 from stepfast.reports import StepInfo
 from tests.drawing.scenes import a_run, a_step, an_error

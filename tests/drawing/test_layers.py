@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.drawing.layers import HEIGHT, Layers, place
+from stepfast.diagrams.graph_layout import HEIGHT, Layers, place
 from stepfast.model.graph import DagStep, Graph
 from tests.drawing.test_rails import graph
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.drawing.markup import Markup, element, escaped
+from stepfast.diagrams.svg import Markup, element, escaped
 
 HOSTILE = [
     "<script>alert(1)</script>",

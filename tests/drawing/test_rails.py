@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stepfast.drawing.rails import draw, levels
+from stepfast.diagrams.graph_text import draw, levels
 from stepfast.model.graph import DagStep, Graph
 
 

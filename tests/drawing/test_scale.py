@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.drawing.axis import marks_of
-from stepfast.drawing.scale import GAP, make_scale
+from stepfast.diagrams.timeline import GAP, make_scale, marks_of
 
 moments = st.floats(0, 1e7, allow_nan=False)
 spans = st.lists(st.tuples(moments, moments).map(lambda pair: (min(pair), max(pair))), max_size=30)

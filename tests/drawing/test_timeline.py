@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.drawing.timeline import LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out
+from stepfast.diagrams.timeline import LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out
 from stepfast.model.graph import DagStep, Graph
 from stepfast.reports import Activity, StepInfo
 from tests.drawing.scenes import a_failure, a_run, a_step, an_error, at, numbered

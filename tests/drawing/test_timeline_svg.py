@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stepfast.drawing import Markup, lay_out, standalone, stylesheet, timeline_svg
+from stepfast.diagrams import Markup, lay_out, standalone, stylesheet, timeline_svg
 from tests.drawing.scenes import a_failure, a_run, a_step, an_error, numbered
 from tests.drawing.test_markup import HOSTILE
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ..drawing import graph_svg
-from ..drawing.rails import Drawn, draw, levels
+from ..diagrams import graph_svg
+from ..diagrams.graph_text import Drawn, draw, levels
 from ..engine.dag import Dag
 from ..engine.history import UNDO
 from ..errors import ConfigurationError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ..app import Stepfast
-from ..drawing import Markup, Timeline, graph_svg, lay_out, standalone, timeline_svg
+from ..diagrams import Markup, Timeline, graph_svg, lay_out, standalone, timeline_svg
 from ..errors import ConfigurationError
 from ..monitoring.explain import graph_of, steps_of
 from ..monitoring.text import find_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from ..drawing import graph_svg, lay_out, timeline_svg
+from ..diagrams import graph_svg, lay_out, timeline_svg
 from ..model.graph import Graph
 from ..monitoring.explain import dag_steps, graph_of
 from .history import History

@@ -11,7 +11,7 @@ from starlette.responses import Response
 _KINDS = {
     "console.css": "text/css",
     "console.js": "text/javascript",
-    "drawing.css": "text/css",
+    "diagrams.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
 
@@ -26,7 +26,7 @@ class StaticFile(NamedTuple):
 
 
 def _load(name: str, kind: str) -> StaticFile:
-    folder = files("stepfast.drawing") if name == "drawing.css" else files("stepfast.console").joinpath("static")
+    folder = files("stepfast.diagrams") if name == "diagrams.css" else files("stepfast.console").joinpath("static")
     content = folder.joinpath(name).read_bytes()
     return StaticFile(content, kind, hashlib.sha256(content).hexdigest()[:12])
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..model.graph import Graph
-from .rails import draw, levels
+from .graph_text import draw, levels
 
 FROM = 6
 """So many equal steps beside each other become one box."""

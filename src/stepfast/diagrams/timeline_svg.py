@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .marks import class_of, mark
-from .markup import Markup, element, number
-from .stretches import RUN
-from .timeline import BAND, HEAD, LABELS, LETTER, MARGIN, Band, Bar, Gap, Note, Timeline
+from .svg import Markup, class_of, element, mark, number
+from .timeline import BAND, HEAD, LABELS, LETTER, MARGIN, RUN, Band, Bar, Gap, Note, Timeline
 
 Href = Callable[[str], str]
 """The id of a child → the address of its page."""

@@ -12,9 +12,8 @@ from ..model.graph import APPROVAL, DagStep, Graph
 from ..model.status import DAG_STEP
 from ..monitoring.text import count, lasting, retries_of, shortened
 from ..reports import RunInfo, StepInfo
-from .layers import HEIGHT, Box, Edge, Layers, place
-from .marks import class_of, mark
-from .markup import Markup, element, number
+from .graph_layout import HEIGHT, Box, Edge, Layers, place
+from .svg import Markup, class_of, element, mark, number
 from .timeline_svg import Href
 
 _LETTER = 7.0

@@ -1,12 +1,11 @@
 """Runs and graphs as drawings: pure functions from what is told of a run to SVG. The command line writes them to files,
 the console puts them into its pages.
 
-Colours are those of ``drawing.css``, by class: the console links it, a file carries it inside.
+Colours are those of ``diagrams.css``, by class: the console links it, a file carries it inside.
 """
 
 from .graph_svg import graph_svg
-from .markup import Markup
-from .standalone import standalone, stylesheet
+from .svg import Markup, standalone, stylesheet
 from .timeline import Timeline, lay_out
 from .timeline_svg import timeline_svg
 
