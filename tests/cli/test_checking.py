@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.checking import Checker
-from stepfast.cli import checking
+from stepfast.cli import check as cli_check
 from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.cli.processes import Processes
 from tests.store.scene import Scene
@@ -360,7 +360,7 @@ def test_runs_that_have_ended_or_never_begun_are_not_looked_at(stepfast: Verbs, 
 
 
 def test_long_lists_tell_how_far_they_are(stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "_NEWS_EVERY", 0.0)
+    monkeypatch.setattr(cli_check, "_NEWS_EVERY", 0.0)
     for _ in range(2):
         shop.started("nap")
     answer = stepfast("check", "harbour:app")

@@ -15,7 +15,7 @@ from tests.cli.processes import Spoken
 
 PARENT = """
 import asyncio, logging, sys
-from stepfast.cli.crew import Crew
+from stepfast.cli.supervisor import Crew
 logging.basicConfig(format="%(message)s", level="INFO")
 sys.exit(asyncio.run(Crew(2, sys.argv[1:]).run()))
 """

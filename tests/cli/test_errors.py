@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from stepfast.cli.exits import complain
+from stepfast.cli.exit_codes import complain
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")

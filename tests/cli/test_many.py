@@ -16,9 +16,8 @@ import pytest
 import typer
 
 from stepfast import Stepfast, bulk
-from stepfast.cli.asking import pause, resume
-from stepfast.cli.choosing import Choice
-from stepfast.cli.session import Session
+from stepfast.cli.command import Choice, Session
+from stepfast.cli.run_commands import pause, resume
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -115,7 +114,7 @@ def nobody_reads() -> Iterator[None]:
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_work(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepfast.cli.consent._NEWS_EVERY", 0.0)
+    monkeypatch.setattr("stepfast.cli.command._NEWS_EVERY", 0.0)
     ids = started(shop, "nothing", 5)
     session = Session(shop.url)
     with nobody_reads(), pytest.raises(typer.Exit) as left:

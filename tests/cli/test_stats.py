@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.cli.statistics import written
+from stepfast.cli.admin import written
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")

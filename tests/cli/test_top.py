@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from stepfast import DatabaseUnavailable, Stepfast
-from stepfast.cli.session import Session
+from stepfast.cli.command import Session
 from stepfast.cli.top import Watch, screen, top
 from stepfast.telemetry.gauges import Overview
 from tests.cli.conftest import Shop, Verbs

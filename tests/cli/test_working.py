@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stepfast.cli.session import CHILD_URL, Session
-from stepfast.cli.working import child_command
+from stepfast.cli.command import CHILD_URL, Session
+from stepfast.cli.worker import child_command
 from tests.cli.conftest import Shop, Verbs
 from tests.cli.processes import Processes, Spoken
 

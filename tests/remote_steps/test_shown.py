@@ -10,8 +10,8 @@ import pytest
 
 from stepfast import Context, Run
 from stepfast.carrying import begun_elsewhere
-from stepfast.cli.graphs import write_standing
-from stepfast.cli.steps import write_steps
+from stepfast.cli.graph import write_standing
+from stepfast.cli.show import write_steps
 from stepfast.monitoring.explain import explain, why
 from stepfast.remote_reports import with_claims
 from stepfast.store.store import RemoteStepStore

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import stepfast
-from stepfast.cli import times
+from stepfast.cli import command
 from stepfast.cli.logs import JsonLines, Lines
 from stepfast.cli.output import write_json, write_value
 from stepfast.model.cron import clock
@@ -144,7 +144,7 @@ def test_a_line_with_half_a_character_is_written_all_the_same() -> None:
 
 def test_the_command_line_says_beside_the_option_what_is_no_time() -> None:
     with pytest.raises(typer.BadParameter, match="is not a time"):
-        times.span("soon")
+        command.span("soon")
     with pytest.raises(typer.BadParameter, match="is not a time"):
-        times.moment("soon")
-    assert times.span("2h") == 7200
+        command.moment("soon")
+    assert command.span("2h") == 7200

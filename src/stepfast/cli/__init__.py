@@ -12,30 +12,11 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import (
-    asking,
-    auditing,
-    checking,
-    documents,
-    exporting,
-    graphs,
-    health,
-    pruning,
-    reading,
-    remote_working,
-    retrying,
-    serving,
-    starting,
-    statistics,
-    tables,
-    top,
-    working,
-)
+from . import admin, check, graph, retention, run_commands, show, start, top, worker
 from . import queues as of_queues
 from . import schedules as of_schedules
-from .exits import EXPLAINED, writing_to
-from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
-from .verbs import add_verb
+from .command import AppOption, JsonOption, NamespaceOption, Session, UrlOption, add_verb
+from .exit_codes import EXPLAINED, writing_to
 
 __all__ = ["cli", "main"]
 
@@ -47,35 +28,35 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-add_verb(cli, tables.migrate)
-add_verb(cli, tables.reset, without={"json"})
-add_verb(cli, working.worker, without={"app", "json"})
-add_verb(cli, remote_working.remote_worker, without={"app", "json", "namespace"})
-add_verb(cli, starting.start)
-add_verb(cli, starting.result)
-add_verb(cli, reading.runs)
-add_verb(cli, reading.show)
-add_verb(cli, asking.signal)
-add_verb(cli, asking.cancel)
-add_verb(cli, asking.pause)
-add_verb(cli, asking.resume)
-add_verb(cli, asking.reschedule)
-add_verb(cli, retrying.retry)
-add_verb(cli, pruning.delete)
-add_verb(cli, pruning.prune)
-add_verb(cli, checking.check, without={"app"})
-add_verb(cli, exporting.export)
-add_verb(cli, exporting.replay)
-add_verb(cli, graphs.graph, without={"app"})
-add_verb(cli, health.workers)
+add_verb(cli, admin.migrate)
+add_verb(cli, admin.reset, without={"json"})
+add_verb(cli, worker.worker, without={"app", "json"})
+add_verb(cli, worker.remote_worker, without={"app", "json", "namespace"})
+add_verb(cli, start.start)
+add_verb(cli, start.result)
+add_verb(cli, show.runs)
+add_verb(cli, show.show)
+add_verb(cli, run_commands.signal)
+add_verb(cli, run_commands.cancel)
+add_verb(cli, run_commands.pause)
+add_verb(cli, run_commands.resume)
+add_verb(cli, run_commands.reschedule)
+add_verb(cli, run_commands.retry)
+add_verb(cli, retention.delete)
+add_verb(cli, retention.prune)
+add_verb(cli, check.check, without={"app"})
+add_verb(cli, check.export)
+add_verb(cli, check.replay)
+add_verb(cli, graph.graph, without={"app"})
+add_verb(cli, admin.workers)
 add_verb(cli, of_queues.queues)
-add_verb(cli, statistics.stats)
+add_verb(cli, admin.stats)
 add_verb(cli, top.top)
 add_verb(cli, of_schedules.schedules)
-add_verb(cli, health.doctor)
-add_verb(cli, auditing.audit)
-add_verb(cli, serving.console, without={"app", "json"})
-add_verb(cli, documents.docs, without={"url", "namespace", "app"})
+add_verb(cli, admin.doctor)
+add_verb(cli, admin.audit)
+add_verb(cli, admin.console, without={"app", "json"})
+add_verb(cli, admin.docs, without={"url", "namespace", "app"})
 
 queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, limit it, or empty it.")
 add_verb(queue, of_queues.pause)

@@ -38,7 +38,7 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
         _join_structlog()
 
 
-def say(text: str) -> None:
+def say_in_log(text: str) -> None:
     """A line for whoever has just typed Ctrl+C, whatever the log level. It is written past Python's own streams, which
     must not be entered twice: a signal may come in the midst of another line."""
     fields = {"name": "stepfast.worker", "levelname": "INFO", "levelno": logging.INFO, "msg": text}

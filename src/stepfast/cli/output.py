@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..monitoring.text import harmless_json, printable
-from .exits import put
+from .exit_codes import put
 
 _UNBOUNDED = 10_000
 """Width of a table that goes to a file or a pipe: nothing is cut or wrapped there."""

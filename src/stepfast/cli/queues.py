@@ -13,12 +13,9 @@ from ..model.queue_config import NAMES, LimitKeywords, Rate
 from ..model.records import WorkerInfo
 from ..monitoring.text import claiming_workers, lasting, limit_of, limits_in_words, queue_shape, served_by
 from ..queues import QueueInfo
-from .choosing import Choice
-from .consent import DryRunOption, YesOption
-from .many import VerbForMany, ask_chosen
-from .options import option
+from .bulk import VerbForMany, ask_chosen
+from .command import Choice, DryRunOption, Session, YesOption, option
 from .output import say, write_json, write_table
-from .session import Session
 
 ConcurrencyOption = Annotated[str | None, option("--concurrency", metavar="N", help="Runs that are executed at once.")]
 RateOption = Annotated[str | None, option("--rate", metavar="N/TIME", help="Starts in a time: 100/60s.")]

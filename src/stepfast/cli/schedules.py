@@ -11,10 +11,8 @@ import typer
 from ..engine.options import ScheduleKeywords
 from ..monitoring.text import ago, count, schedule_shape, state_in_words, times_in_words, when_in_words
 from ..schedule_info import ScheduleInfo
-from .consent import Bar
-from .options import json_argument, moment_option, option, time_option
+from .command import Bar, Session, json_argument, moment_option, option, time_option
 from .output import say, write_json, write_table
-from .session import Session
 
 ScheduleArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 

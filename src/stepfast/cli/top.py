@@ -24,10 +24,9 @@ from ..monitoring.text import at_work_in_words, count, lasting, printable, queue
 from ..stats import Stats
 from ..store.store import LONG_AT_WORK, AtWork
 from ..telemetry.gauges import MOST, Overview, look
-from .options import time_option
+from .admin import FAILURES, failure_rows
+from .command import Session, time_option
 from .output import make_table, print_plain, write_json
-from .session import Session
-from .statistics import FAILURES, failure_rows
 
 _PATIENCE = 5.0
 """Seconds for one look. A database that needs longer is not to be asked more."""

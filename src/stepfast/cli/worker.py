@@ -1,4 +1,4 @@
-"""``worker``: one process that works, or several with one that keeps them alive."""
+"""``worker`` and ``remote-worker``: processes that execute runs and serve remote steps."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..app import Stepfast
+from ..errors import ConfigurationError
 from ..monitoring.text import count
-from ..remote import RemoteWorker
+from ..remote import RemoteWorker, SqlTransport
+from ..remote.protocol import DEFAULT_PREFIX
+from ..settings import DEFAULT_URL
 from ..telemetry import Metrics
 from ..telemetry.health import LOOPBACK, HealthPort
 from ..telemetry.multiprocess import ReportingWire, wire_to_parent
 from ..worker import Worker
 from ..worker.shutdown import work_until_told
-from .crew import Crew
-from .exits import INTERRUPTED
-from .logs import LEVELS, log_to_stderr, say
-from .options import option, time_option
-from .session import CHILD_URL, Session
+from .app_loader import load_named
+from .command import CHILD_URL, Session, option, time_option
+from .exit_codes import INTERRUPTED
+from .logs import LEVELS, log_to_stderr, say_in_log
+from .output import say, write_json
+from .supervisor import Crew
 
 
 def worker(
@@ -124,19 +128,19 @@ class Notices:
         """Say what a signal that has just come will do."""
         self._came += 1
         if self._came == 1 and worker.running:
-            say(
+            say_in_log(
                 f"stopping: waiting up to {worker.grace:g} s for {count(worker.running, self._what)}; "
                 "a second Ctrl+C ends at once"
             )
         elif self._came == 1:
-            say("stopping")
+            say_in_log("stopping")
         elif self._came == 2:
-            say(
+            say_in_log(
                 f"ending at once: unfinished {self._what}s go back into their queues; "
                 "a third Ctrl+C does not wait for that either"
             )
         else:
-            say(f"ended; unfinished {self._what}s go back into their queues when the lease is over")
+            say_in_log(f"ended; unfinished {self._what}s go back into their queues when the lease is over")
             os._exit(INTERRUPTED)
 
 
@@ -154,3 +158,57 @@ def stoppable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def remote_worker(
+    session: Session,
+    worker: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The worker, as in steps:worker.")],
+    concurrency: Annotated[int | None, option("--concurrency", "-c", min=1, help="Handlers at once. (10)")] = None,
+    batch: Annotated[int | None, option("--batch", min=1, help="Tasks that one claim takes at most. (10)")] = None,
+    lease: Annotated[float | None, time_option("--lease", help="Silent for this long is dead. (30)")] = None,
+    poll: Annotated[float | None, time_option("--poll", help="Look this often when there is nothing. (0.5)")] = None,
+    grace: Annotated[float | None, time_option("--grace", help="How long a stop waits for handlers. (30)")] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(LEVELS)}.")
+    ] = "info",
+) -> None:
+    """Serve remote steps until SIGTERM or Ctrl+C.
+
+    Needs a database and your handlers, no application and none of Stepfast's own tables. The first signal lets running
+    handlers finish, a second one gives their tasks back at once. Logs go to stderr.
+    """
+    log_to_stderr(log_level, as_json=log_json)
+    with stoppable():
+        found = load_named(worker, RemoteWorker, "remote worker", "steps:worker")
+        found.redirect(session.url, concurrency=concurrency, batch=batch, lease=lease, poll=poll, grace=grace)
+        asyncio.run(_serve(found))
+
+
+async def _serve(worker: RemoteWorker) -> None:
+    try:
+        await work_until_told(worker, Notices("task").tell)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
+
+async def make_transport_tables(session: Session, sql: bool, prefix: str | None) -> None:
+    """``migrate --transport``: the two tables of the contract, in the database of the URL."""
+    url = session.url or os.environ.get("STEPFAST_URL") or (session.application().url.text if session.code else None)
+    if url is None or url == DEFAULT_URL:
+        raise ConfigurationError("remote steps go over Postgres, MariaDB or MySQL: name the database with --url")
+    transport = SqlTransport(url, prefix or DEFAULT_PREFIX, create=False)
+    if sql:
+        sys.stdout.write(transport.script())
+        return
+    async with transport:
+        made = await transport.create_tables()
+    if session.json:
+        write_json({"made": made})
+    else:
+        say(
+            f"made the tables of prefix {transport.prefix!r}"
+            if made
+            else f"the tables of prefix {transport.prefix!r} are there"
+        )

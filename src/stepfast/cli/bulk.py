@@ -1,9 +1,11 @@
-"""Asking something of all runs that were chosen: counted, confirmed, done in batches."""
+"""Actions on all runs that filters select: counted, confirmed, carried out in batches, and stopped in good order."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import typer
@@ -13,12 +15,33 @@ from ..bulk import Bulk, BulkProgress, Fits, chosen
 from ..listing import ListKeywords
 from ..monitoring.text import count
 from ..run import Run
-from .choosing import Choice
-from .consent import Bar, consent
-from .exits import FAILED, OK, as_typed
+from .command import Bar, Choice, Session, consent
+from .exit_codes import FAILED, OK, TERMINATED, as_typed
 from .output import say, write_json
-from .session import Session
-from .sigterm import cancelled_by_sigterm
+
+
+@contextlib.contextmanager
+def cancelled_by_sigterm() -> Iterator[None]:
+    """What stands in this block is cancelled by SIGTERM, and the command exits with the code for it."""
+    loop, task, heard = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+    assert task is not None
+
+    def hear() -> None:
+        heard.set()
+        task.cancel()
+
+    with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # no signals here, or not in this thread
+        loop.add_signal_handler(signal.SIGTERM, hear)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if heard.is_set():
+            raise typer.Exit(TERMINATED) from None
+        raise
+    finally:
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+            loop.remove_signal_handler(signal.SIGTERM)
+
 
 _COUNTED = 10_000
 """Beyond so many it is not counted: that would take as long as the work."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 
+from ..engine.compensation import UNDO_BRANCH
+from ..engine.concurrency import FIRST
 from ..errors import ConfigurationError
+from ..model import status
 from ..model import status as statuses
 from ..model.cron import clock
 from ..model.status import DAG_STEP
@@ -16,6 +23,7 @@ from ..monitoring.text import (
     ago,
     brief,
     call_shape,
+    due_at,
     executor,
     executor_name,
     explained,
@@ -25,15 +33,133 @@ from ..monitoring.text import (
     printable,
     run_shape,
     shortened,
+    status_of,
 )
-from ..reports import Activity, RunInfo
-from .graphs import write_standing
-from .lists import took, write_runs
-from .options import KeyOption, RunArgument, option, time_option
+from ..monitoring.unreadable import is_sealed
+from ..reports import Activity, RunInfo, StepInfo
+from .command import KeyOption, RunArgument, Session, option, time_option
+from .graph import SvgOption, refuse_both, write_standing, write_timeline
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
-from .session import Session
-from .steps import write_children, write_steps
-from .svg import SvgOption, refuse_both, write_timeline
+
+_RUN_COLUMNS = ("id", "workflow", "queue", "status", "attempt", "created", "took", "key", "tags", "input", "error")
+_INPUT = 9
+_GAP = 2
+"""Blanks between two columns of a table."""
+_NARROWEST, _WIDEST = 12, 60
+"""Characters of an input that say something; and that are enough to tell two runs apart."""
+_ERROR = 200
+_LEAST_ERROR = 40
+
+
+def write_runs(runs: Sequence[RunInfo]) -> None:
+    """The table. Inputs are shown of runs without a key, as far as there is room for them."""
+    rows = [_run_row(run) for run in runs]
+    width = _room(rows)
+    if width >= _NARROWEST:
+        for row, run in zip(rows, runs, strict=True):
+            row[_INPUT] = _input(run, width)
+    write_table(_RUN_COLUMNS, rows)
+
+
+def took(run: RunInfo) -> str:
+    """How long it has been at it, waits included."""
+    if run.started_at is None:
+        return ""
+    return lasting(((run.completed_at or run.read_at) - run.started_at).total_seconds())
+
+
+def _run_row(run: RunInfo) -> list[str]:
+    queue = "" if run.queue == run.workflow else run.queue
+    attempt = "" if run.attempt == 0 else str(run.attempt)
+    created = ago(run.created_at, run.read_at)
+    return [
+        run.id, run.workflow, queue, status_of(run), attempt, created, took(run), run.key or "", ", ".join(run.tags),
+        "", _error(run),
+    ]  # fmt: skip
+
+
+def _error(run: RunInfo) -> str:
+    """The error of a run that has ended by it; one that is to be tried again has an error too, but is not in trouble
+    yet."""
+    if run.error is None or run.status not in (status.FAILED, status.COMPENSATED, status.COMPENSATING):
+        return ""
+    return _cut(f"{run.error.type}: {run.error.message}", _ERROR)
+
+
+def _input(run: RunInfo, width: int) -> str:
+    if run.key is not None or is_sealed(run.input):
+        return ""
+    if run.input is None:
+        return "(large)" if "input" in run.left_out else ""
+    return _cut(brief(run.input), width)
+
+
+def _cut(text: str, longest: int) -> str:
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def _room(rows: Sequence[Sequence[str]]) -> int:
+    """Characters left for the inputs beside the other columns. The last column, which is folded, is left some too."""
+    if not sys.stdout.isatty():
+        return _WIDEST
+    taken = 0
+    for number, column in enumerate(_RUN_COLUMNS):
+        cells = [row[number] for row in rows if row[number]]
+        if cells and number != _INPUT:
+            widest = max(cell_len(printable(text)) for text in (column, *cells))
+            taken += (min(widest, _LEAST_ERROR) if column == "error" else widest) + _GAP
+    return min(_WIDEST, shutil.get_terminal_size().columns - taken)
+
+
+_STEP_COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "ran on", "outcome")
+
+
+def write_steps(steps: Sequence[StepInfo], run: RunInfo) -> None:
+    """Write the steps of a run as a table; with the worker of each where there was more than one."""
+    if steps:
+        several = len({step.executed_by for step in steps}) > 1
+        write_heading("Steps")
+        write_table(_STEP_COLUMNS, [_step_row(step, run, several) for step in steps])
+
+
+def write_children(children: Sequence[RunInfo], more: int) -> None:
+    """Write the runs that a run started as a table."""
+    if children:
+        write_heading(f"Children (the last {len(children)} of {len(children) + more})" if more else "Children")
+        rows = [
+            (child.id, child.workflow, status_of(child), ago(child.created_at, child.read_at)) for child in children
+        ]
+        write_table(("id", "workflow", "status", "created"), rows)
+
+
+def _step_row(step: StepInfo, run: RunInfo, several: bool) -> tuple[str, ...]:
+    took = ((step.completed_at or run.read_at) - (step.started_at or run.read_at)).total_seconds()
+    kind = "" if step.kind == "step" else step.kind
+    branch = "" if step.branch == UNDO_BRANCH else step.branch
+    tries = str(step.attempts or "") + (f" + {step.losses} lost" if step.losses else "")
+    last = " (last try)" if step.attempts > 1 and step.kind != DAG_STEP else ""
+    span = lasting(took) + last + ("" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued")
+    who = executor_name(step.executed_by) if several else ""
+    return step.name, kind, branch, step.status, tries, span, step.undo or "", who, _outcome(step, run)
+
+
+def _outcome(step: StepInfo, run: RunInfo) -> str:
+    if step.lost_to is not None:
+        return f"lost the race to {step.lost_to!r}"
+    is_open = step.status == status.WAITING and step.error is None
+    due = due_at(step) if is_open or step.kind == "sleep" else None
+    if step.kind == "sleep" and due is not None:
+        return f"until {clock(due)} ({ago(due, run.read_at)})"
+    if is_open and step.detail:
+        return shortened(step.detail)
+    if is_open and due is not None:
+        return f"until {clock(due)} at the latest ({ago(due, run.read_at)})"
+    if step.kind == FIRST and step.error is None and not is_open:
+        return f"won by {brief(step.output)}"
+    text = "" if is_open or step.kind == "start" else outcome_of(step.error, step.output, step.detail)
+    return f"child {step.child}" + (f": {text}" if text else "") if step.child else text
+
 
 _ORDERS = ("newest", "oldest")
 _CHILDREN = 20

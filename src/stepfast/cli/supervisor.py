@@ -19,7 +19,7 @@ from typing import Any
 from ..settings import Settings
 from ..telemetry.health import Listener
 from ..telemetry.multiprocess import Children, Wire
-from .exits import FAILED, OK, USAGE
+from .exit_codes import FAILED, OK, USAGE
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0

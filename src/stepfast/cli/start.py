@@ -13,10 +13,9 @@ import typer
 from ..app import Stepfast
 from ..errors import RunCancelled, RunFailed
 from ..monitoring.text import find_run
-from .exits import FAILED, complain
-from .options import KeyOption, RunArgument, json_argument, moment_option, option, time_option
+from .command import KeyOption, RunArgument, Session, json_argument, moment_option, option, time_option
+from .exit_codes import FAILED, complain
 from .output import say, write_json, write_value
-from .session import Session
 
 
 async def start(

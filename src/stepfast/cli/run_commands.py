@@ -1,23 +1,69 @@
-"""``signal``, ``cancel``, ``pause``, ``resume`` and ``reschedule``: what is asked of runs that go on."""
+"""``signal``, ``cancel``, ``pause``, ``resume``, ``reschedule`` and ``retry``: what operators request of runs."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import ConfigurationError
+from ..app import Stepfast
+from ..errors import ConfigurationError, DatabaseUnavailable, InvalidState, RunNotFound
 from ..model import status
 from ..model.rows import RunRow
 from ..monitoring.text import find_run
 from ..run import Run
-from .batches import Told, each_run
-from .choosing import Choice, RunsOrChoice
-from .many import VerbForMany, ask_chosen
-from .options import json_argument, moment_option, option, time_option
-from .output import say, write_json
-from .session import Session
+from .bulk import VerbForMany, ask_chosen
+from .command import Choice, RunsOrChoice, Session, json_argument, moment_option, option, time_option
+from .exit_codes import as_typed, complain, exit_code
+from .output import say, write_done, write_json
+
+RunsArgument = Annotated[list[str], typer.Argument(metavar="RUN...", help="Their ids, or the beginnings of them.")]
+
+Told = dict[str, Any]
+
+
+async def each_run(
+    session: Session, ids: Sequence[str], word: str, ask: Callable[[Run[Any]], Awaitable[tuple[str, Told]]]
+) -> None:
+    """Ask every run. What went well is printed, by the id that ``ask`` gives; for scripts each run is told of, with
+    ``word`` saying whether it was done. Exits with the code of the worst refusal. A name that could mean several runs
+    stops all of it before anything is asked."""
+    told: list[Told] = []
+    code = 0
+    async with session.writing() as app:
+        for name, run in (await _named(app, ids)).items():
+            try:
+                if isinstance(run, RunNotFound):
+                    raise run
+                shown, more = await ask(run)
+            except (RunNotFound, InvalidState, DatabaseUnavailable) as refused:
+                complain(refused)
+                code = max(code, exit_code(refused))
+                told.append({"id": name, word: False, "error": as_typed(str(refused))})
+                if isinstance(refused, DatabaseUnavailable):
+                    break  # the others would only wait for the same
+            else:
+                told.append({"id": name, word: True, "error": None} | more)
+                if not session.json:
+                    write_done(shown)
+    if session.json:
+        write_json(told)
+    raise typer.Exit(code)
+
+
+async def _named(app: Stepfast, ids: Sequence[str]) -> dict[str, Run[Any] | RunNotFound]:
+    """Each run once, however often and however shortened it is named."""
+    found: dict[str, Run[Any] | RunNotFound] = {}
+    for text in ids:
+        try:
+            run = await find_run(app, text)
+            found[run.id] = run
+        except RunNotFound as error:
+            found[text] = error
+    return found
+
 
 _GOING_ON = (status.QUEUED, status.WAITING, status.RUNNING)
 _CANCEL = VerbForMany("cancel", "cancelled", (*_GOING_ON, status.PAUSED))
@@ -161,3 +207,32 @@ async def _asked(run: Run[Any], later: str) -> tuple[str, Told]:
     if now == status.RUNNING:
         say(f"run {run.id} is running: {later}")
     return run.id, {"status": now}
+
+
+_RETRY = VerbForMany("retry", "retried", (status.FAILED,))
+
+
+async def retry(
+    session: Session,
+    choice: Choice,
+    runs: RunsOrChoice = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Leave them as they are, and start new runs with the same input.")
+    ] = False,
+) -> None:
+    """Queue failed or cancelled runs again: recorded steps are kept, the failed one is made anew.
+
+    Dead letters too: stepfast runs --dead lists them. Prints the ids of what was queued. Runs whose steps were undone
+    can only be started anew, with --from-start; then the ids of the new runs are printed. With --workflow, --reason …
+    all failed runs that fit (with --status cancelled, cancelled ones): counted, asked, and queued in batches.
+    """
+
+    async def ask(run: Run[Any]) -> tuple[str, Told]:
+        queued = await run.retry(from_start=from_start)
+        return queued.id, {"run": queued.id} if from_start else {}
+
+    if choice.is_made(runs or ()):
+        if from_start:
+            raise ConfigurationError("--from-start takes ids: called again, it would start chosen runs once more")
+        await ask_chosen(session, choice, _RETRY, lambda run: run.retry())
+    await each_run(session, runs or (), "retried", ask)

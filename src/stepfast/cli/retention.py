@@ -9,12 +9,10 @@ from typing import Annotated, Any
 from ..model.retention import DELETABLE
 from ..monitoring.text import count, lasting
 from ..run import Run
-from .batches import RunsArgument, Told, each_run
-from .consent import Bar, DryRunOption, YesOption, consent
-from .options import option, time_option
+from .bulk import cancelled_by_sigterm
+from .command import Bar, DryRunOption, Session, YesOption, consent, option, time_option
 from .output import say, write_json
-from .session import Session
-from .sigterm import cancelled_by_sigterm
+from .run_commands import RunsArgument, Told, each_run
 
 
 async def prune(

@@ -1,0 +1,404 @@
+"""What all verbs share: the database, the namespace and the application, options, and how errors become exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+import os
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from types import TracebackType
+from typing import Annotated, Any, Self, TypeVar, get_type_hints
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..announcing import unnamed
+from ..app import Stepfast
+from ..errors import ConfigurationError, InvalidInput, PayloadError, SchemaError
+from ..listing import ListKeywords
+from ..model import status as statuses
+from ..model.urls import parse_url
+from ..monitoring import text as monitoring_text
+from ..monitoring.unreadable import Candid, Lenient, Sealed
+from ..store import Store, open_store
+from .app_loader import load_app
+from .exit_codes import INTERRUPTED, complain, exit_code, is_expected
+from .output import say
+
+Given = TypeVar("Given")
+Taken = TypeVar("Taken")
+
+
+def span(text: str | float) -> float:
+    """Seconds, from ``90``, ``1.5``, ``90s``, ``5m``, ``2h``, ``1d`` or ``1h30m``."""
+    return _parsed(monitoring_text.span, text)
+
+
+def moment(text: str | datetime) -> datetime:
+    """A point in time in ISO format; without a zone it is this machine's local time."""
+    return _parsed(monitoring_text.parse_time, text)
+
+
+def _parsed(parse: Callable[[Given], Taken], text: Given) -> Taken:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+RunArgument = Annotated[str, typer.Argument(help="The run's id, or the beginning of it.")]
+
+
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", help="Name a workflow instead of an id: its run of this key.", show_default=False),
+]
+
+
+def option(*names: str, help: str | None = None, **more: Any) -> Any:
+    """An option whose default is not worth a word."""
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+def time_option(*names: str, help: str) -> Any:
+    """An option whose value is a span of time."""
+    return option(*names, help=help, parser=span, metavar="TIME")
+
+
+def moment_option(*names: str, help: str) -> Any:
+    """An option whose value is a point in time."""
+    return option(*names, help=help, parser=moment, metavar="WHEN")
+
+
+def json_argument(text: str | None, what: str) -> Any:
+    """A value given on the command line; ``-`` reads it from stdin, nothing is null."""
+    if text is None:
+        return None
+    piped = text == "-"
+    document = sys.stdin.read() if piped else text
+    try:
+        return msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        where, hint = ("stdin", "") if piped else (what, "; a string needs its quotes: '\"text\"'")
+        raise InvalidInput(f"{where} is not JSON: {error}{hint}") from None
+
+
+CHILD_URL = "STEPFAST_CHILD_URL"
+"""How a worker process tells the ones it keeps what was given as --url."""
+UrlOption = Annotated[
+    str | None,
+    option(
+        "--url", "-u", metavar="URL", help="The database. Else that of the code, STEPFAST_URL, or sqlite:///stepfast.db.",
+        envvar=CHILD_URL, show_envvar=False,
+    ),
+]  # fmt: skip
+NamespaceOption = Annotated[
+    str | None, option("--namespace", metavar="NAME", help="Else STEPFAST_NAMESPACE, or stepfast.")
+]
+AppOption = Annotated[
+    str | None, option("--app", metavar="MODULE:APP", help="The code: its database, workflows and codec.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON for scripts.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The shared options of one call."""
+
+    url: str | None = None
+    namespace: str | None = None
+    code: str | None = None
+    json: bool = False
+
+    def with_options(self, url: str | None, namespace: str | None, code: str | None, json: bool) -> Session:
+        """Options may stand before the verb or after it; after it they win."""
+        return Session(
+            self.url if url is None else url,
+            self.namespace if namespace is None else namespace,
+            self.code if code is None else code,
+            self.json or json,
+        )
+
+    def application(self, codec: Sealed | None = None) -> Stepfast:
+        """The code's application, with what was said on the command line put in place of what it says; or one without
+        code, which never makes tables by itself."""
+        if self.url is not None:
+            parse_url(self.url)  # an empty one is a mistake, not a wish for the default
+        if self.code is None:
+            return Stepfast(self.url, self.namespace, auto_migrate=False, codec=codec)
+        app = load_app(self.code)
+        app.redirect(url=self.url, namespace=self.namespace)
+        return app
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[Stepfast]:
+        """An application that starts or changes runs; with its code it makes its tables as it would by itself."""
+        app = self.application()
+        Candid.around(app._payloads)
+        if self.code is None:
+            _refuse_absent_file(app)
+        _warn_if_unnamed(app)
+        async with _closing(app):
+            try:
+                yield app
+            except PayloadError as error:
+                if self.code is None and "codec" in str(error):
+                    raise PayloadError("the payload went through a codec; give the code: --app module:app") from None
+                raise
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[Stepfast]:
+        """An application that only looks: it makes neither tables nor files."""
+        app = self.application(codec=Sealed())
+        Candid.around(app._payloads)
+        app.redirect(auto_migrate=False)
+        _refuse_absent_file(app)
+        _warn_if_unnamed(app)
+        async with _closing(app):
+            yield app
+
+    @contextlib.asynccontextmanager
+    async def looking(self) -> AsyncIterator[Stepfast]:
+        """An application for lists and pictures: a payload that cannot be read does not keep the rest from being
+        shown."""
+        async with self.reading() as app:
+            shown = copy.copy(app)
+            shown._payloads = Lenient.like(app._payloads)
+            yield shown
+
+    @contextlib.asynccontextmanager
+    async def operating(self) -> AsyncIterator[Stepfast]:
+        """An application that looks and acts, and makes neither tables nor files. Without the code, what passed through
+        a codec is shown as not readable."""
+        app = self.application()
+        Candid.around(app._payloads)
+        app.redirect(auto_migrate=False)
+        if self.code is None:
+            app._payloads.stand_in = Sealed()
+        _refuse_absent_file(app)
+        _warn_if_unnamed(app)
+        async with _closing(app):
+            yield app
+
+    @contextlib.asynccontextmanager
+    async def store(self, app: Stepfast) -> AsyncIterator[Store]:
+        """The database whatever its tables look like."""
+        _warn_if_unnamed(app)
+        store = open_store(app.url, app.namespace, app.settings)
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+@contextlib.asynccontextmanager
+async def _closing(app: Stepfast) -> AsyncIterator[Stepfast]:
+    try:
+        yield app
+    finally:
+        await app.close()
+
+
+def absent_file(app: Stepfast) -> str | None:
+    """The SQLite file that is not there: opening it would create it."""
+    path = app.url.path
+    return path if app.url.kind == "sqlite" and path is not None and not os.path.exists(path) else None
+
+
+def _warn_if_unnamed(app: Stepfast) -> None:
+    """Nobody said which database: what is found or started there may be in the wrong place."""
+    if not app.url_named:
+        say(f"warning: {unnamed(app.url, '--url')}")
+
+
+def _refuse_absent_file(app: Stepfast) -> None:
+    path = absent_file(app)
+    if path is not None:
+        raise SchemaError(f"there is no SQLite file {path!r} yet; give --url, or run `stepfast migrate` to make it")
+
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")]
+
+_NEWS_EVERY = 5.0
+"""Seconds between two words on how far it is, where there is no terminal."""
+
+
+def consent(question: str, yes: bool) -> None:
+    """Go on only if somebody says so. Where nobody can be asked, --yes has to have been given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{question} There is no terminal to ask at: give --yes, or --dry-run to only count")
+    typer.confirm(question, abort=True, err=True)
+
+
+class Bar:
+    """How far it is: a bar on a terminal, a line now and then elsewhere. Always on stderr."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._said = time.monotonic()
+        self.done = 0
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(what, total=total)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def at(self, done: int) -> None:
+        """So many are done. There may be more of them by now than were counted before."""
+        self.done = done
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=max(done, self._total))
+        elif time.monotonic() - self._said >= _NEWS_EVERY:
+            self._said = time.monotonic()
+            say(f"{self._what}: {done} of {max(done, self._total)} …")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The options that choose runs. A verb with a parameter of this type has them all (``verbs.py``)."""
+
+    workflow: Annotated[str | None, option("--workflow", "-w", help="Instead of ids: all runs of this workflow.")] = (
+        None
+    )
+    status: Annotated[str | None, option("--status", "-s", help=", ".join(statuses.RUN_STATUSES))] = None
+    queue: Annotated[str | None, option("--queue", "-q")] = None
+    reason: Annotated[str | None, option("--reason", help=", ".join(statuses.REASONS))] = None
+    tag: Annotated[str | None, option("--tag")] = None
+    key: Annotated[str | None, option("--key", help="Started with this key.")] = None
+    since: Annotated[float | None, time_option("--since", help="Created within the last 10m, 2h, 1d …")] = None
+    older_than: Annotated[float | None, time_option("--older-than", help="Created longer ago than 10m, 2h, 1d …")] = (
+        None
+    )
+    limit: Annotated[int | None, option("--limit", "-n", min=1, help="At most so many, the oldest.")] = None
+    dry_run: DryRunOption = False
+    yes: YesOption = False
+
+    @property
+    def filters(self) -> ListKeywords:
+        """The filters that were given."""
+        given: ListKeywords = {
+            "workflow": self.workflow, "status": self.status, "queue": self.queue, "reason": self.reason,
+            "tag": self.tag, "key": self.key, "since": self.since, "older_than": self.older_than,
+        }  # fmt: skip
+        return given
+
+    def is_made(self, ids: Sequence[str]) -> bool:
+        """Whether runs are chosen rather than named. One of both has to be so."""
+        made = any(value is not None for value in self.filters.values())
+        if made and ids:
+            raise ConfigurationError("name runs by their ids or choose them by --workflow, --status …, not both")
+        if not made and not ids:
+            raise ConfigurationError("which runs? Name them by their ids, or choose them by --workflow, --status …")
+        if not made and (self.limit is not None or self.dry_run):
+            raise ConfigurationError("--limit and --dry-run go with --workflow, --status …, not with ids")
+        return made
+
+    def narrowed(self, usual: Sequence[str]) -> list[ListKeywords]:
+        """The filters for each status that is meant: the one that was given, or those the verb usually is about."""
+        return [{**self.filters, "status": status} for status in ([self.status] if self.status else usual)]
+
+
+def choice_parameters() -> list[inspect.Parameter]:
+    """The options as the parameters of a function."""
+    kinds = get_type_hints(Choice, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kinds[field.name]
+        )
+        for field in fields(Choice)
+    ]
+
+
+def taken_from(given: dict[str, Any]) -> Choice:
+    """What was chosen; its options are taken out of what was given to a verb."""
+    return Choice(**{field.name: given.pop(field.name) for field in fields(Choice)})
+
+
+RunsOrChoice = Annotated[
+    list[str] | None, typer.Argument(metavar="RUN...", help="Their ids, or the beginnings of them.")
+]
+
+
+Verb = Callable[..., Coroutine[Any, Any, None] | None]
+
+_SHARED = (
+    ("url", UrlOption, None),
+    ("namespace", NamespaceOption, None),
+    ("app", AppOption, None),
+    ("json", JsonOption, False),
+)
+
+
+def add_verb(cli: typer.Typer, function: Verb, without: Collection[str] = ()) -> None:
+    """Make the function a command of its own name; ``without`` names the shared options it has no use for."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    chooses = [p.name for p in own if p.annotation is Choice]
+    own = [each for p in own for each in (choice_parameters() if p.annotation is Choice else [p])]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in _SHARED
+        if name not in without
+    ]
+
+    def command(context: typer.Context, **given: Any) -> None:
+        options = {p.name: given.pop(p.name) for p in shared}
+        before = context.obj if isinstance(context.obj, Session) else Session()
+        session = before.with_options(
+            options.get("url"), options.get("namespace"), options.get("app"), options.get("json", False)
+        )
+        for name in chooses:
+            given[name] = taken_from(given)
+        _call(function, session, given)
+
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+        *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
+        *shared,
+    ]
+    setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    cli.command(function.__name__.replace("_", "-"), help=_paragraphs(inspect.getdoc(function) or ""))(command)
+
+
+def _paragraphs(text: str) -> str:
+    """Without the line breaks of the source, which would show in the help."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)
+
+
+def _call(function: Verb, session: Session, given: dict[str, Any]) -> None:
+    try:
+        outcome = function(session, **given)
+        if outcome is not None:
+            asyncio.run(outcome)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if not is_expected(error):
+            raise
+        complain(error)
+        raise typer.Exit(exit_code(error)) from None
