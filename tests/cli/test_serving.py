@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.console import Console, serving
+from stepfast.console import Console, server
 from tests.cli.conftest import Shop, Verbs
 from tests.cli.processes import Processes
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.enough_on("sqlite")
 
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(serving.TOKEN, raising=False)
+    monkeypatch.delenv(server.TOKEN, raising=False)
 
 
 def ask(address: str, **headers: str) -> tuple[int, Any]:
@@ -53,12 +53,12 @@ def test_the_link_that_it_prints_opens_it(shop: Shop, spawn: Processes) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.com"])
 def test_beyond_loopback_it_wants_a_token_of_yours(stepfast: Verbs, shop: Shop, host: str) -> None:
     said = stepfast.error("console", "--host", host, code=2)
-    assert serving.TOKEN in said and host in said
+    assert server.TOKEN in said and host in said
 
 
 def test_blanks_are_no_token(stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(serving.TOKEN, " \n")
-    assert serving.TOKEN in stepfast.error("console", "--host", "0.0.0.0", code=2)
+    monkeypatch.setenv(server.TOKEN, " \n")
+    assert server.TOKEN in stepfast.error("console", "--host", "0.0.0.0", code=2)
 
 
 def test_a_token_of_yours_is_not_printed(stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ def test_a_token_of_yours_is_not_printed(stepfast: Verbs, shop: Shop, monkeypatc
     async def serve(console: Any, listener: socket.socket, root_path: str) -> None:
         given.update(console=console, root_path=root_path)
 
-    monkeypatch.setattr(serving, "serve", serve)
-    monkeypatch.setenv(serving.TOKEN, "open sesame")
+    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setenv(server.TOKEN, "open sesame")
     printed = stepfast("console", "shop:app", "--host", "0.0.0.0", "--port", "0", "--root-path", "/ops/").stdout
     assert "sesame" not in printed and "token" not in printed and printed.endswith("/ops/\n")
     assert given["root_path"] == "/ops/" and isinstance(given["console"], Console)
@@ -84,5 +84,5 @@ def test_what_keeps_it_from_being_served_is_said_at_once(
         port = str(taken.getsockname()[1])
         assert f"127.0.0.1:{port}" in stepfast.error("console", "--port", port, code=2)
     assert "paths" in stepfast.error("console", "--port", "0", "--redact", "", code=2)
-    monkeypatch.setenv(serving.TOKEN, "open sesame")
+    monkeypatch.setenv(server.TOKEN, "open sesame")
     assert "no such host" in stepfast.error("console", "--host", "..", code=2)

@@ -12,11 +12,10 @@ from starlette.requests import Request
 
 from stepfast import ConfigurationError, Settings, Stepfast
 from stepfast.console import console
-from stepfast.console.forms import read_form
-from stepfast.console.headers import ALWAYS
-from stepfast.console.origin import Hosts, is_loopback, names_for
+from stepfast.console.app import ROUTES
 from stepfast.console.refusals import Refused
-from stepfast.console.routes import ROUTES
+from stepfast.console.request import read_form
+from stepfast.console.security import ALWAYS, Hosts, is_loopback, names_for
 from tests.console.conftest import JSON, OWN, TOKEN, browse
 
 RUN = "0197a1b2-0000-7000-8000-000000000000"
@@ -296,7 +295,7 @@ async def test_there_are_no_websockets(app: Stepfast) -> None:
 
 
 async def test_a_form_that_never_ends_is_given_up(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepfast.console.forms.PATIENCE", 0.05)
+    monkeypatch.setattr("stepfast.console.request.PATIENCE", 0.05)
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"queue="

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from stepfast import Backoff, Context, NonRetryableError, Settings, Stepfast
 from stepfast.console import console
-from stepfast.console.redacting import HIDDEN, Veil, rule_of
+from stepfast.console.redaction import HIDDEN, Veil, rule_of
 from tests.console.conftest import JSON, TOKEN, browse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

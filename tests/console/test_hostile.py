@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from stepfast import Context, NonRetryableError, Settings, StepFailed, Stepfast
 from stepfast.console import console
-from stepfast.console.rendering import plain
+from stepfast.console.responses import plain
 from tests.console.conftest import JSON, OWN, browse
 from tests.console.hostile import HOSTILE
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from stepfast.console.input_form import fields_of, input_of
+from stepfast.console.pages.queues import sparkline
 from stepfast.console.refusals import Refused
-from stepfast.console.sparkline import sparkline
 from stepfast.monitoring.queue_stats import Point
 
 

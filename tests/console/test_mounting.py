@@ -13,7 +13,7 @@ from starlette.routing import Mount
 
 from stepfast import Stepfast
 from stepfast.console import console
-from stepfast.console.serving import prefixed
+from stepfast.console.server import prefixed
 from tests.console.conftest import OWN, TOKEN, browse
 from tests.docs.pages import ROOT
 

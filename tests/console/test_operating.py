@@ -15,7 +15,7 @@ import pytest
 
 from stepfast import Context, Rate, Stepfast
 from stepfast.console import console
-from stepfast.console.routes import ROUTES
+from stepfast.console.app import ROUTES
 from stepfast.monitoring.changes import seen_anew
 from tests.console.conftest import JSON, OWN, browse, shop
 
@@ -271,7 +271,7 @@ async def test_forms_send_names_as_they_are(scene: Scene) -> None:
 
 
 async def test_the_audit_goes_back_page_by_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepfast.console.pages.audit.PAGE", 2)
+    monkeypatch.setattr("stepfast.console.pages.admin.PAGE", 2)
     for queue in "abc":
         await scene.post("/queues/pause", queue=queue)
     first = await scene.client.get("/audit", headers=JSON)

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from stepfast import Run, Stepfast
-from stepfast.console import console, exact
+from stepfast.console import console, json_numbers
 from stepfast.console.history import read_history
 from stepfast.monitoring.text import run_shape
 from stepfast.monitoring.unreadable import Sealed
@@ -300,14 +300,14 @@ async def test_large_payloads_keep_nobody_waiting(scene: Scene) -> None:
 
 
 async def test_the_beginning_of_what_is_long_is_written() -> None:
-    value = exact.read('{"a": [1, 2.50, {"b": null}], "c": "d"}')
-    whole = exact.write(value)
-    assert exact.begin(value, len(whole)) == (whole, True)
-    assert all(exact.begin(value, most) == (whole[:most], False) for most in range(len(whole)))
+    value = json_numbers.read('{"a": [1, 2.50, {"b": null}], "c": "d"}')
+    whole = json_numbers.write(value)
+    assert json_numbers.begin(value, len(whole)) == (whole, True)
+    assert all(json_numbers.begin(value, most) == (whole[:most], False) for most in range(len(whole)))
 
 
 async def test_a_long_history_is_shown_page_by_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepfast.console.visit.Visit.history.__defaults__", (None, 5))
+    monkeypatch.setattr("stepfast.console.request.Visit.history.__defaults__", (None, 5))
     run_id, seen, after = scene.runs["many"].id, [], ""
     for _ in range(4):
         shape = await told(scene, f"/runs/{run_id}?after={after}")

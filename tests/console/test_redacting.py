@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from stepfast import Context, NonRetryableError, Settings, Stepfast
-from stepfast.console import console, exact
-from stepfast.console.redacting import HIDDEN, Veil, rule_of
+from stepfast.console import console, json_numbers
+from stepfast.console.redaction import HIDDEN, Veil, rule_of
 from tests.console.conftest import JSON, TOKEN, browse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -142,14 +142,14 @@ async def test_no_text_is_looked_for_where_parts_are_hidden(scene: Scene) -> Non
 )
 async def test_paths(paths: list[str], hidden: set[str]) -> None:
     value = {"a": {"number": "1a", "name": "2a"}, "b": {"number": "1b"}, "list": [[{"number": "1c"}]]}
-    shown = exact.write(Veil(rule_of(paths)).value(value, "input"))
+    shown = json_numbers.write(Veil(rule_of(paths)).value(value, "input"))
     parts = {"a.number": "1a", "a.name": "2a", "b.number": "1b", "list.number": "1c"}
     assert {name for name, part in parts.items() if part not in shown} == hidden
 
 
 async def test_what_was_hidden_is_struck_out_of_texts() -> None:
     veil = Veil(rule_of(["secret"]))
-    veil.value(exact.read('{"secret": ["longer one", "one", 12.50, true, null, "ab"]}'), "input")
+    veil.value(json_numbers.read('{"secret": ["longer one", "one", 12.50, true, null, "ab"]}'), "input")
     assert (
         veil.text("the longer one is 12.50; one of ab is true") == f"the {HIDDEN} is {HIDDEN}; {HIDDEN} of ab is true"
     )
@@ -161,13 +161,13 @@ async def test_what_was_hidden_is_struck_out_of_texts() -> None:
     ["0.10", "1e400", "-0", "12345678901234567890123", "[1,2]", '{"a":[]}', '"\\ud83d\\ude00"', "1.0", "9" * 5000],
 )
 async def test_numbers_keep_their_digits(text: str) -> None:
-    assert "".join(exact.write(exact.read(text)).split()) == text.replace('"\\ud83d\\ude00"', '"😀"')
+    assert "".join(json_numbers.write(json_numbers.read(text)).split()) == text.replace('"\\ud83d\\ude00"', '"😀"')
 
 
 async def test_what_is_nested_too_deeply_is_cut_or_refused() -> None:
-    assert "…" in exact.write(exact.read("[" * 500 + "]" * 500))
+    assert "…" in json_numbers.write(json_numbers.read("[" * 500 + "]" * 500))
     with pytest.raises(ValueError):
-        exact.read("[" * 200_000)
+        json_numbers.read("[" * 200_000)
 
 
 async def test_nothing_is_hidden_in_the_event_loop(scene: Scene) -> None:

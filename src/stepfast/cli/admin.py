@@ -320,10 +320,10 @@ async def console(
 def _serving() -> Any:
     """The part of the console that stands alone; it comes with an extra."""
     try:
-        from ..console import serving
+        from ..console import server
     except ImportError as error:
         raise ConfigurationError(str(error)) from None
-    return serving
+    return server
 
 
 def _listening(host: str, port: int) -> socket.socket:

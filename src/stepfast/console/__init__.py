@@ -12,7 +12,7 @@ try:
 except ImportError as missing:  # pragma: no cover - tried by the tests of packaging, in a process of its own
     raise ImportError("the console needs packages that are not installed: pip install 'stepfast[console]'") from missing
 
-from .access import OPERATE, VIEW, Auth, Who
-from .application import Console, console
+from .app import Console, console
+from .security import OPERATE, VIEW, Auth, Who
 
 __all__ = ["OPERATE", "VIEW", "Auth", "Console", "Who", "console"]

@@ -1,5 +1,4 @@
-"""``/bulk/{action}``: how many runs the filters choose, and what would happen to them; ``/bulk/jobs/{job}``: how far it
-is."""
+"""``/bulk``: one action on all runs that filters select, and how far it is."""
 
 from __future__ import annotations
 
@@ -8,12 +7,12 @@ from urllib.parse import urlencode
 
 from ...listing import ListKeywords
 from ...monitoring.search import Counted, count_runs
-from ..answers import Page
-from ..asking import Question
+from ..bulk_jobs import WISHES, BulkAction, Carry, Job, all_of
+from ..confirm import Question
 from ..filters import Filters
-from ..jobs import WISHES, BulkAction
 from ..refusals import Refused
-from ..visit import Visit
+from ..request import Visit
+from ..responses import Done, Page
 
 _AGAIN = 1.0
 
@@ -73,3 +72,21 @@ def chosen_by(filters: Filters) -> str:
 def written(filters: Filters) -> str:
     """The filters as an address has them, for the audit."""
     return urlencode(filters.query)
+
+
+async def begin_bulk(visit: Visit) -> Done:
+    """Begin it, beside the pages; the page that comes next tells how far it is. Its line in the audit stays open until
+    it has ended."""
+    wish, filters = wish_of(visit), Filters.of(visit.form)
+    choices = choices_of(wish, filters)
+    job = Job(wish, str(await counted(visit, choices)), written(filters))
+    return await begun(visit, job, all_of(choices))
+
+
+async def begun(visit: Visit, job: Job, carry: Carry) -> Done:
+    """Begin a job, and go on to its page."""
+    begun = await visit.desk.jobs.begin(job, carry, visit.line)
+    address = visit.url("bulk", "jobs", begun.id)
+    if begun is not job:
+        return Done(address, begun.shape(), "the same was under way already")
+    return Done(address, job.shape(), open=True)

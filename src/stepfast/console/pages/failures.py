@@ -1,5 +1,4 @@
-"""``/failures``: what failed lately, by workflow, reason, step and error, with how many and since when; and the page
-before a group of them is retried."""
+"""``/failures``: what failed lately, by workflow, reason, step and error, and retrying all runs that failed alike."""
 
 from __future__ import annotations
 
@@ -10,11 +9,13 @@ from ...monitoring.changes import glance_of
 from ...monitoring.text import count
 from ...stats import FailureStats, failure_stats
 from ...store.store import Alike
-from ..answers import Page
-from ..asking import Question
-from ..groups import LOOKED, USUAL, Group, runs_of, seconds_of
-from ..jobs import WISHES
-from ..visit import Visit
+from ..bulk_jobs import WISHES, Job
+from ..confirm import Question
+from ..filters import LOOKED, USUAL, Group, runs_of, seconds_of
+from ..refusals import Refused
+from ..request import Visit
+from ..responses import Done, Page
+from .bulk import begun
 
 _AGAIN = 10.0
 
@@ -54,3 +55,13 @@ def _list(visit: Visit, group: FailureStats) -> str:
 def _retry(visit: Visit, group: FailureStats, since: str) -> str:
     alike = Alike(group.workflow, group.reason, group.step, group.error_type)
     return visit.url("failures", "retry", **Group(alike, since).query)
+
+
+async def retry(visit: Visit) -> Done:
+    """Retry those that are in the group now, and no others: what fails while it goes on is not meant."""
+    group = Group.of(visit.form)
+    ids = await runs_of(visit, group)
+    if not ids:
+        raise Refused(409, "no run is left that failed like this and could be retried")
+    job = Job(WISHES["retry"], f"{len(ids):,}", str(group))
+    return await begun(visit, job, lambda bulk: bulk.these(ids))

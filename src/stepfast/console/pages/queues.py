@@ -1,15 +1,62 @@
-"""``/queues``: what is in each, since when the first waits, its limits, who serves it; and what goes before actions."""
+"""``/queues``: the depth, limits and workers of each queue, its last hour as a chart, and the actions on it."""
 
 from __future__ import annotations
 
-from ...monitoring.queue_stats import MOST, depths_of
-from ...monitoring.text import count, limits_in_words, queue_shape, served_by
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from markupsafe import Markup
+
+from ...model.queue_config import LimitKeywords
+from ...monitoring.queue_stats import MOST, SPAN, Point, depths_of
+from ...monitoring.text import count, limit_of, limits_in_words, queue_shape, served_by
 from ...queues import QueueInfo
-from ..answers import Page
-from ..asking import Question
+from ..confirm import Question
 from ..refusals import Refused
-from ..sparkline import sparkline
-from ..visit import Visit
+from ..request import Visit
+from ..responses import Done, Page
+
+_WIDE, _HIGH = 120, 24
+_SHORTEST = 300.0
+"""Seconds that the chart is wide at least; it grows with what was seen, up to an hour."""
+_GAP = 90.0
+"""Seconds without a point that break the line: nobody looked."""
+
+
+def sparkline(points: Sequence[Point]) -> Markup:
+    """How many runs were ready, over the last hour; nothing, if there are not two points yet."""
+    lines = [stretch for stretch in _stretches(points) if len(stretch) > 1]
+    if not lines:
+        return Markup("")
+    most = max(1, *(point.ready for point in points))
+    span = min(SPAN, max(_SHORTEST, points[0].ago))
+    drawn = Markup("").join(
+        Markup('<polyline points="{}" fill="none" stroke="currentColor" stroke-width="1.5"/>').format(
+            " ".join(_place(point, most, span) for point in stretch)
+        )
+        for stretch in lines
+    )
+    label = f"ready within the last hour: {points[-1].ready:,} now, {max(point.ready for point in points):,} at most"
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>'
+    ).format(_WIDE, _HIGH, _WIDE, _HIGH, label, drawn)
+
+
+def _stretches(points: Sequence[Point]) -> Iterator[list[Point]]:
+    stretch: list[Point] = []
+    for point in points:
+        if stretch and stretch[-1].ago - point.ago > _GAP:
+            yield stretch
+            stretch = []
+        stretch.append(point)
+    yield stretch
+
+
+def _place(point: Point, most: int, span: float) -> str:
+    across = _WIDE * (1 - point.ago / span)
+    up = (_HIGH - 2) * point.ready / most
+    return f"{across:.1f},{_HIGH - 1 - up:.1f}"
+
 
 _AGAIN = 5.0
 _DONE = {
@@ -88,3 +135,40 @@ def _limited(info: QueueInfo | None) -> str:
 
 def _is(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+async def pause(visit: Visit) -> Done:
+    """Pause a queue: none of its runs is claimed from now on."""
+    name = visit.form.required("queue")
+    await visit.app.pause_queue(name)
+    return _done(visit, "paused", {"queue": name, "paused": True})
+
+
+async def resume(visit: Visit) -> Done:
+    """Resume a paused queue: its runs are claimed again."""
+    name = visit.form.required("queue")
+    await visit.app.resume_queue(name)
+    return _done(visit, "resumed", {"queue": name, "paused": False})
+
+
+async def limits(visit: Visit) -> Done:
+    """Set limits: an empty field leaves one as it is, ``none`` lifts it, ``reset`` lets those of code hold again."""
+    name, reset = visit.form.required("queue"), bool(visit.form.optional("reset"))
+    given = {limit: _limit(limit, text) for limit in LIMITS if (text := visit.form.optional(limit)) is not None}
+    if reset and given:
+        raise Refused(400, "either set limits, or let what the code declares hold again")
+    if not reset and not given:
+        raise Refused(400, "no limit was given: write a number, a rate as 100/60s, or none")
+    await visit.app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
+    return _done(visit, "reset" if reset else "limited", {"queue": name, "set": sorted(given), "reset": reset})
+
+
+def _limit(name: str, text: str) -> object:
+    try:
+        return limit_of(name, text.strip())
+    except ValueError as error:  # no time behind the slash
+        raise Refused(400, str(error)) from None
+
+
+def _done(visit: Visit, word: str, shape: dict[str, object]) -> Done:
+    return Done(visit.url("queues", done=word), shape)

@@ -1,23 +1,26 @@
-"""``/runs``: the list, by filters that stand in the address, page by page."""
+"""``/runs``: the list, by filters in the address, page by page; the root leads to it; ``/news`` tells open tabs of
+changes.
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from ...listing import ListKeywords
 from ...model import status
 from ...model.cron import clock
+from ...monitoring.changes import LISTS, news_of
 from ...monitoring.search import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
 from ...monitoring.text import count
 from ...reports import RunInfo
-from ..answers import Done, Page
+from ..addresses import NAVIGATION
+from ..bulk_jobs import WISHES
 from ..filters import ORDERS, Filters
-from ..jobs import WISHES
-from ..outlook import outlook, prints_of
-from ..redacting import aside
+from ..redaction import aside, veiled_runs
 from ..refusals import Refused
-from ..veiling import veiled_runs
-from ..visit import Visit
+from ..request import Visit
+from ..responses import Done, Page, Word, outlook, prints_of
 
 PAGE = 50
 _MOST = 500
@@ -106,3 +109,25 @@ def _limit(text: str | None) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= _MOST:
         raise Refused(400, f"limit must be from 1 to {_MOST}")
     return int(text)
+
+
+async def home(visit: Visit) -> Done:
+    """Go on to the runs."""
+    return Done(visit.url("runs"), {"pages": [path for _, path in NAVIGATION]})
+
+
+_SOON, _LATE = 1.0, 5.0
+_QUIET = 30.0
+"""For each so many seconds in which nothing has happened, a tab waits a second longer, up to five."""
+
+
+async def news(visit: Visit) -> Word:
+    """Whether a run, or the list of them, stands otherwise than by a mark; and in how many seconds to ask again."""
+    run_id = visit.query.get("run")
+    what = LISTS if run_id is None else visit.look.get(run_id).id
+    found = await (await news_of(visit.app)).ask(what)
+    if found is None:
+        return Word({"changed": True, "again": _LATE})
+    quiet = time.monotonic() - found.since
+    again = round(min(max(_SOON, quiet / _QUIET), _LATE), 1)
+    return Word({"changed": visit.query.get("mark") != found.text, "again": again})

@@ -1,4 +1,4 @@
-"""``/schedules``: when each fires, how it stands, its next five ticks; and the page before an action."""
+"""``/schedules``: when each fires, its state, its next five ticks, and the actions on it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from ...errors import ScheduleNotFound
 from ...monitoring.text import schedule_shape, state_in_words, times_in_words, when_in_words
 from ...schedule_info import ScheduleInfo
-from ..answers import Page
-from ..asking import Question
-from ..redacting import Veil, aside
+from ..confirm import Question
+from ..redaction import Veil, aside
 from ..refusals import Refused
-from ..visit import Visit
+from ..request import Visit
+from ..responses import Done, Page
 
 _AGAIN = 10.0
 _DONE = {"paused": "The schedule is paused.", "resumed": "The schedule goes on with its next tick."}
@@ -65,3 +65,24 @@ def _resumed(info: ScheduleInfo) -> str:
 
 def _triggered(info: ScheduleInfo) -> str:
     return f"A run of {info.workflow} is started now, with the input of the schedule, beside its ticks."
+
+
+async def pause(visit: Visit) -> Done:
+    """Pause a schedule: its ticks start nothing."""
+    name = visit.form.required("schedule")
+    await visit.app.pause_schedule(name)
+    return Done(visit.url("schedules", done="paused"), {"name": name, "paused": True})
+
+
+async def resume(visit: Visit) -> Done:
+    """Resume a paused schedule with its next tick."""
+    name = visit.form.required("schedule")
+    await visit.app.resume_schedule(name)
+    return Done(visit.url("schedules", done="resumed"), {"name": name, "paused": False})
+
+
+async def trigger(visit: Visit) -> Done:
+    """Start a run of a schedule now."""
+    name = visit.form.required("schedule")
+    run = await visit.app.trigger(name)
+    return Done(visit.url("runs", run.id, done="trigger"), {"name": name, "id": run.id}, said=f"run {run.id}")

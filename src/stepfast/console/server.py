@@ -10,13 +10,10 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..app import Stepfast
-from .access import TokenDoor
-from .application import TOKEN, Console
-from .desk import Desk
-from .entrance import Entrance
-from .origin import Hosts, is_loopback, names_for
-from .redacting import Redact, rule_of
-from .routes import ROUTES
+from .app import ROUTES, TOKEN, Console
+from .redaction import Redact, rule_of
+from .request import Desk
+from .security import Entrance, Hosts, TokenDoor, is_loopback, names_for
 
 __all__ = ["TOKEN", "is_loopback", "prefix_of", "prefixed", "serve", "standing_alone"]
 

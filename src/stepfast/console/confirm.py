@@ -1,14 +1,38 @@
-"""What an action will do, said before it is done; and which actions a run is open to."""
+"""The page before an action: what will happen, and the form that does it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ..engine.history import UNDO
 from ..model import status
 from ..monitoring.text import count, listed
 from ..reports import RunInfo, StepInfo
+from .request import Visit
+from .responses import Page
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked before something is done."""
+
+    title: str
+    sentence: str
+    """What will happen if it is sent."""
+    action: Sequence[str]
+    """The parts of the address that the form is sent to."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """What the form sends along unseen."""
+    danger: bool = False
+
+    def page(self, visit: Visit, back: str, template: str | None = None, **more: Any) -> Page:
+        """The page, with the address that leads back."""
+        shown = {"question": self, "back": back, "send_to": visit.url(*self.action), **more}
+        shape = {"what_happens": self.sentence, "post_to": visit.url(*self.action), "fields": dict(self.fields)}
+        return Page(template or "ask.html", shown, shape)
+
 
 _FEW = 5
 

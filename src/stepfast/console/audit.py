@@ -6,9 +6,8 @@ from urllib.parse import urlencode
 
 from ..monitoring.audit import deed
 from ..store.store import Deed
-from .filters import Filters
-from .groups import FIELDS
-from .visit import Visit
+from .filters import FIELDS, Filters
+from .request import Visit
 
 _KEPT = (
     "name", "from_start", "concurrency", "rate", "key_concurrency", "key_rate", "max_ready", "reset", "key", "queue",

@@ -1,18 +1,101 @@
-"""The table of steps: a row for each, with its failed tries and its undo beside it, and links to what it holds."""
+"""What the page of a run shows: the table of its steps, values, signals, and drawings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ...engine.history import UNDO
-from ...model import status
-from ...model.cron import clock
-from ...model.status import DAG_STEP
-from ...monitoring.text import ago, due_at, lasting, waited_for
-from ...reports import Activity, RunInfo, StepInfo
-from ..history import Address, History
-from ..visit import Visit
+from markupsafe import Markup
+
+from ..diagrams import graph_svg, lay_out, timeline_svg
+from ..engine.history import UNDO
+from ..model import status
+from ..model.cron import clock
+from ..model.graph import Graph
+from ..model.names import OWN_KEYS
+from ..model.status import DAG_STEP
+from ..monitoring.changes import glance_of
+from ..monitoring.explain import dag_steps, graph_of
+from ..monitoring.text import ago, due_at, lasting, waited_for
+from ..reports import Activity, RunInfo, StepInfo
+from .history import BRIEF, Address, History
+from .redaction import Veil, aside, veiled_history
+from .request import Visit
+
+_MOST_SIGNALS = 20
+
+
+class ShownSignal(NamedTuple):
+    """A signal that the run has not taken."""
+
+    name: str
+    sent_at: int
+    value: Any
+    large: bool
+
+
+class Belongings(NamedTuple):
+    """What belongs to a run, veiled."""
+
+    values: dict[str, Any]
+    signals: list[ShownSignal]
+
+
+async def read_belongings(visit: Visit, info: RunInfo, veil: Veil) -> Belongings:
+    """All that belongs to a run."""
+    return Belongings(await _values(visit, info.id, veil), await _signals(visit, info, veil))
+
+
+async def veiled_by_all(visit: Visit, history: History) -> History:
+    """A run with its steps, as its own page shows them."""
+    veil = visit.veil()
+    if veil.hides:
+        await read_belongings(visit, history.info, veil)
+    return await aside(veil, lambda: veiled_history(history, veil))
+
+
+async def _values(visit: Visit, run_id: str, veil: Veil) -> dict[str, Any]:
+    """What the run has set for others to read."""
+    found = await (await glance_of(visit.look)).values(run_id)
+
+    def shown() -> dict[str, Any]:
+        return {
+            key: veil.value(visit.look._payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
+            for key, text, format_ in found
+            if not key.startswith(OWN_KEYS)
+        }
+
+    return await aside(veil, shown)
+
+
+async def _signals(visit: Visit, info: RunInfo, veil: Veil) -> list[ShownSignal]:
+    """What lies in its mailbox, the oldest first."""
+    if info.completed_at is not None:
+        return []
+    found = []
+    for signal in await (await glance_of(visit.look)).unread_signals(info.id, _MOST_SIGNALS, BRIEF):
+        value = visit.look._payloads.plain(signal.value, signal.format, "a signal")
+        shown = veil.value(value, f"signals.{signal.name}")
+        found.append(ShownSignal(signal.name, signal.sent_at, shown, signal.value is None and signal.size is not None))
+    return found
+
+
+async def graph_of_run(visit: Visit, history: History) -> Graph | None:
+    """The graph of a dag run."""
+    return await graph_of(visit.look, history.info) if dag_steps(history.steps) else None
+
+
+def timeline(visit: Visit, history: History, graph: Graph | None) -> Markup:
+    """When the run did what."""
+    placed = lay_out(history.info, history.steps, history.tries, graph, part=not history.whole)
+    return Markup(timeline_svg(placed, lambda child: visit.url("runs", child)))
+
+
+def graph(visit: Visit, history: History, declared: Graph | None) -> Markup | None:
+    """The graph of a dag run, coloured by how its steps stand; None for other runs."""
+    if declared is None:
+        return None
+    return Markup(graph_svg(declared, history.info, history.steps, lambda step: visit.url("runs", step)))
 
 
 class StepRow(NamedTuple):

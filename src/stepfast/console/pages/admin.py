@@ -1,4 +1,4 @@
-"""``/system``: whether all is well, versions, and how large the tables are."""
+"""``/workers``, ``/system`` and ``/audit``: who works, whether all is well, and what operators did."""
 
 from __future__ import annotations
 
@@ -8,17 +8,44 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
 from ... import __version__
 from ...errors import DatabaseUnavailable, SchemaError, StepfastError
+from ...model.ids import check_id
+from ...model.moments import moment
+from ...monitoring.audit import LONGEST, line_shape
 from ...monitoring.changes import glance_of, seen_anew
 from ...monitoring.doctor import check_shape, examine, unreachable
+from ...monitoring.text import queues_of, worker_name, worker_shape
 from ...store.readonly import TableSize, TookTooLong
-from ...store.store import Check
-from ..answers import Page
-from ..visit import Visit
+from ...store.store import FAILED, INTERRUPTED, UNKNOWN, AuditLine, Check
+from ..filters import Filters, Group
+from ..request import Visit
+from ..responses import Page
 
-_AGAIN, _AGAIN_DOWN = 30.0, 5.0
+_WORKERS_REFRESH = 5.0
+
+
+async def workers(visit: Visit) -> Page:
+    """Every worker that is registered; dead ones until somebody has buried them."""
+    found = await (await glance_of(visit.look)).workers()
+    rows = [
+        {
+            "worker": worker,
+            "name": worker_name(worker),
+            "queues": queues_of(worker),
+            "workflows": sorted(worker.workflows),
+            "up": (worker.beat_at - worker.started_at + worker.age_ms) / 1000,
+            "silent": worker.age_ms / 1000,
+            "started_at": moment(worker.started_at),
+        }
+        for worker in found
+    ]
+    return Page("workers.html", {"workers": rows}, [worker_shape(worker) for worker in found], again=_WORKERS_REFRESH)
+
+
+_SYSTEM_REFRESH, _AGAIN_DOWN = 30.0, 5.0
 _PATIENCE = 10.0
 
 
@@ -64,7 +91,7 @@ def _page(
         "unreachable_since": None if since is None else since.isoformat(),
     }
     more = {"versions": versions, "sizes": sizes, "whole": whole, "again_down": _AGAIN_DOWN}
-    return Page("system.html", shown | more, shape, again=_AGAIN)
+    return Page("system.html", shown | more, shape, again=_SYSTEM_REFRESH)
 
 
 async def _examined(visit: Visit) -> list[Check]:
@@ -78,3 +105,32 @@ async def _examined(visit: Visit) -> list[Check]:
 
 async def _version(visit: Visit) -> int:
     return (await (await visit.app.store()).schema_state()).version
+
+
+PAGE = 50
+_AUDIT_REFRESH = 15.0
+
+
+async def audit(visit: Visit) -> Page:
+    """A page of lines, the newest first; of one run, queue or schedule, if the address says so."""
+    which, before = visit.query.get("which") or None, visit.query.get("before") or None
+    glance = await glance_of(visit.look)
+    found = await glance.audit(which, None if before is None else check_id(before), PAGE + 1)
+    lines, more = found[:PAGE], len(found) > PAGE
+    rows = [{"line": line, "at": moment(line.at), "again": _ask_again(visit, line)} for line in lines]
+    link = visit.url("audit", which=which, before=lines[-1].id) if more else None
+    shown = {"lines": rows, "which": which or "", "more": link, "first": before is None}
+    headers = {"Link": f'<{link}>; rel="next"'} if link else {}
+    return Page("audit.html", shown, [line_shape(line) for line in lines], again=_AUDIT_REFRESH, headers=headers)
+
+
+def _ask_again(visit: Visit, line: AuditLine) -> str | None:
+    """Where the rest of a bulk job can be asked for that did not come to its end. What it was chosen by stands in the
+    line, unless it was too long for one."""
+    if line.outcome not in (INTERRUPTED, UNKNOWN, FAILED) or len(line.which) >= LONGEST:
+        return None
+    kind, _, verb = line.what.partition(".")
+    given = dict(parse_qsl(line.which))
+    if kind == "failures" and given.get("workflow"):
+        return visit.url("failures", verb, **Group.of(given).query)
+    return visit.url("bulk", verb, **Filters.of(given).query) if kind == "bulk" else None

@@ -1,13 +1,13 @@
-"""``console(app, …)``: the ASGI application. It lets requests in, finds who answers, and says what went wrong."""
+"""``console(app, …)``: the ASGI application and its routes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,20 +17,108 @@ from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable
 from ..monitoring.audit import audited
 from ..store.readonly import SIGHT, Sight
-from . import refusing, routes
-from .access import Auth, Door, OwnDoor, TokenDoor
-from .answers import Answer, Page, respond
-from .deeds import deed_of
-from .desk import Desk
-from .entrance import SAFE, Entrance
-from .forms import read_form, refuse_nul
-from .headers import ALWAYS, NOT_KEPT
-from .origin import Hosts
-from .paths import parts_of
-from .redacting import Redact, rule_of
+from . import responses
+from .addresses import parts_of, static_response
+from .audit import deed_of
+from .pages import bulk as bulk_actions
+from .pages import failures as failure_actions
+from .pages import queues as queue_actions
+from .pages import run as run_actions
+from .pages import schedules as schedule_actions
+from .pages import start
+from .pages.admin import audit, system, workers
+from .pages.bulk import bulk, job
+from .pages.failures import confirm_retry, failures
+from .pages.queues import confirm_queue, queues
+from .pages.run import confirm, payload, run
+from .pages.runs import home, news, runs
+from .pages.schedules import confirm_schedule, schedules
+from .pages.start import start_form
+from .redaction import Redact, rule_of
 from .refusals import Refused, refusal_of
-from .static_files import static_response
-from .visit import Visit
+from .request import Desk, Visit, read_form, refuse_nul
+from .responses import Answer, Page, respond
+from .security import ALWAYS, NOT_KEPT, SAFE, VIEW, Auth, Door, Entrance, Hosts, OwnDoor, TokenDoor
+
+Handler = Callable[[Visit], Awaitable[Answer]]
+
+
+class Route(NamedTuple):
+    """One row of the table: what can be asked for, and who answers."""
+
+    method: str
+    """GET, which changes nothing, or POST."""
+    path: str
+    """As in ``/runs/{id}``: a part in braces stands for anything, and is found by that name in ``visit.params``."""
+    answer: Handler
+    role: str = VIEW
+    """Who may ask. What is no GET needs the role ``operate`` whatever stands here."""
+    deed: str = ""
+    """What the audit calls it, if it is an action."""
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", home),
+    Route("GET", "/news", news),
+    Route("GET", "/runs", runs),
+    Route("GET", "/runs/{id}", run),
+    Route("GET", "/runs/{id}/payload", payload),
+    Route("GET", "/runs/{id}/confirm/{action}", confirm),
+    Route("POST", "/runs/{id}/cancel", run_actions.cancel, deed="run.cancel"),
+    Route("POST", "/runs/{id}/pause", run_actions.pause, deed="run.pause"),
+    Route("POST", "/runs/{id}/resume", run_actions.resume, deed="run.resume"),
+    Route("POST", "/runs/{id}/reschedule", run_actions.reschedule, deed="run.reschedule"),
+    Route("POST", "/runs/{id}/retry", run_actions.retry, deed="run.retry"),
+    Route("POST", "/runs/{id}/signal", run_actions.signal, deed="run.signal"),
+    Route("GET", "/start", start_form),
+    Route("POST", "/start", start.start, deed="run.start"),
+    Route("GET", "/bulk/{action}", bulk),
+    Route("POST", "/bulk/{action}", bulk_actions.begin_bulk, deed="bulk.runs"),
+    Route("GET", "/bulk/jobs/{job}", job),
+    Route("GET", "/queues", queues),
+    Route("GET", "/queues/confirm/{action}", confirm_queue),
+    Route("POST", "/queues/pause", queue_actions.pause, deed="queue.pause"),
+    Route("POST", "/queues/resume", queue_actions.resume, deed="queue.resume"),
+    Route("POST", "/queues/limits", queue_actions.limits, deed="queue.limits"),
+    Route("GET", "/workers", workers),
+    Route("GET", "/schedules", schedules),
+    Route("GET", "/schedules/confirm/{action}", confirm_schedule),
+    Route("POST", "/schedules/pause", schedule_actions.pause, deed="schedule.pause"),
+    Route("POST", "/schedules/resume", schedule_actions.resume, deed="schedule.resume"),
+    Route("POST", "/schedules/trigger", schedule_actions.trigger, deed="schedule.trigger"),
+    Route("GET", "/failures", failures),
+    Route("GET", "/failures/retry", confirm_retry),
+    Route("POST", "/failures/retry", failure_actions.retry, deed="failures.retry"),
+    Route("GET", "/system", system),
+    Route("GET", "/audit", audit),
+)
+
+
+def find(method: str, parts: Sequence[str], routes: Sequence[Route] = ROUTES) -> tuple[Route, dict[str, str]]:
+    """The route for a request, and the named parts of its address."""
+    there = [(route, params) for route in routes if (params := _matched(route.path, parts)) is not None]
+    if not there:
+        raise Refused(404, "there is no such page")
+    wanted = "GET" if method == "HEAD" else method
+    for route, params in there:
+        if route.method == wanted:
+            return route, params
+    allowed = ", ".join(sorted({route.method for route, _ in there}))
+    raise Refused(405, f"this address only takes {allowed}", {"Allow": allowed})
+
+
+def _matched(path: str, parts: Sequence[str]) -> dict[str, str] | None:
+    wanted = path.strip("/").split("/") if path != "/" else []
+    if len(wanted) != len(parts):
+        return None
+    params = {}
+    for name, part in zip(wanted, parts, strict=True):
+        if name.startswith("{"):
+            params[name[1:-1]] = part
+        elif name != part:
+            return None
+    return params
+
 
 TOKEN = "STEPFAST_CONSOLE_TOKEN"
 
@@ -86,7 +174,9 @@ class Console:
         """Tell whoever waits for an answer that there will be none, as far as that is still possible."""
         request = Request(scope, receive)
         unsafe = "" if request.method in SAFE else ": it may have been done, look before you send it again"
-        response = refusing.response(request, Refused(503, f"the console was stopped while this was under way{unsafe}"))
+        response = responses.response(
+            request, Refused(503, f"the console was stopped while this was under way{unsafe}")
+        )
         with contextlib.suppress(Exception):
             await response(scope, receive, send)
 
@@ -110,7 +200,7 @@ class Console:
             if refused is None:
                 self._desk.app.logger.exception("the console could not answer a request")
                 refused = Refused(500, "something went wrong in the console; its log says what")
-            response = refusing.response(request, refused)
+            response = responses.response(request, refused)
         for name, value in (ALWAYS | NOT_KEPT).items():
             response.headers.setdefault(name, value)
         if request.method == "HEAD":
@@ -125,7 +215,7 @@ class Console:
         refuse_nul([*parts, *(text for pair in request.query_params.multi_items() for text in pair)])
         if parts[:1] == ["static"] and request.method in SAFE and (file := static_response("/".join(parts[1:]))):
             return file
-        route, params = routes.find(request.method, parts)
+        route, params = find(request.method, parts)
         if not who.may(route.role):
             raise Refused(403, f"this page takes the role {route.role}")
         form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
@@ -139,7 +229,7 @@ class Console:
                 self._desk.outage.over()
         return respond(visit, answer)
 
-    async def _acted(self, visit: Visit, route: routes.Route) -> Answer:
+    async def _acted(self, visit: Visit, route: Route) -> Answer:
         """Act, with a line in the audit: whatever is no safe method has one."""
         what = deed_of(visit, route.deed)
         known = replace(visit, line=what.id)

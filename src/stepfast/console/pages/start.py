@@ -1,0 +1,84 @@
+"""``/start``: choose a workflow, fill in its input, and start a run."""
+
+from __future__ import annotations
+
+from ...errors import UnknownWorkflow
+from ...model.rows import Definition
+from ...monitoring.changes import glance_of
+from ...monitoring.search import list_runs
+from ...monitoring.text import span
+from ...settings import FORMAT
+from ..input_form import fields_of, input_of
+from ..refusals import Refused
+from ..request import Visit
+from ..responses import Done, Page
+
+
+async def start(visit: Visit) -> Done:
+    """Start a run of a workflow, with an input as JSON or field by field. What does not fit is refused by its path."""
+    name, form = visit.form.required("workflow"), visit.form
+    known = {each.name: each for each in await (await glance_of(visit.look)).definitions()}
+    if name not in known:
+        raise UnknownWorkflow(name, sorted(known))
+    priority, delay = form.optional("priority"), form.optional("delay")
+    run = await visit.app.start(
+        name,
+        input_of(form, known[name].input_schema),
+        key=form.optional("key"),
+        queue=form.optional("queue"),
+        priority=0 if priority is None else _whole(priority),
+        delay=None if delay is None else _seconds(delay),
+        tags=[tag.strip() for tag in (form.optional("tags") or "").split(",") if tag.strip()],
+    )
+    return Done(visit.url("runs", run.id, done="start"), {"id": run.id}, said=f"run {run.id}")
+
+
+def _whole(text: str) -> int:
+    digits = text.strip()
+    if not digits.removeprefix("-").isdecimal() or not digits.isascii() or len(digits) > 10:
+        raise Refused(400, "a priority is a whole number")
+    return int(digits)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return span(text)
+    except ValueError as error:
+        raise Refused(400, str(error)) from None
+
+
+IN_CLEAR = (
+    "This console is without the codec that runs of this workflow are stored through: what is sent here is stored as "
+    "readable JSON. `stepfast console module:app` has the codec."
+)
+
+
+async def said_of(visit: Visit, workflow: str) -> str:
+    """The sentence, if what is written from here about a workflow would not be sealed as the newest of its runs is."""
+    if visit.app._payloads.format != FORMAT:
+        return ""
+    newest = await list_runs(visit.look, {"workflow": workflow, "limit": 1})
+    rows = await (await glance_of(visit.look)).named([run.id for run in newest.runs])
+    return IN_CLEAR if any(row.format != FORMAT for row in rows) else ""
+
+
+async def start_form(visit: Visit) -> Page:
+    """The workflows that the database knows; or the form of one of them."""
+    known = {each.name: each for each in await (await glance_of(visit.look)).definitions()}
+    name = visit.query.get("workflow") or None
+    if name is not None and name not in known:
+        raise UnknownWorkflow(name, sorted(known))
+    chosen = None if name is None else known[name]
+    fields = [] if chosen is None else fields_of(chosen.input_schema)
+    warning = "" if name is None else await said_of(visit, name)
+    shown = {"workflows": sorted(known), "chosen": chosen, "fields": fields, "warning": warning}
+    return Page("start.html", shown, [_shape(each) for each in known.values()] if chosen is None else _shape(chosen))
+
+
+def _shape(definition: Definition) -> dict[str, str | None]:
+    return {
+        "workflow": definition.name,
+        "kind": definition.kind,
+        "queue": definition.queue,
+        "input_schema": definition.input_schema,
+    }
