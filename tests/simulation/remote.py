@@ -15,7 +15,7 @@ from stepfast import Context, NonRetryableError, Stepfast
 from stepfast.engine.workflow import Workflow
 from stepfast.model.remote_steps import Result, Task, error_text
 from stepfast.model.status import COMPLETED, FAILED
-from stepfast.testing.transport import LabTransport
+from stepfast.testing.doubles import LabTransport
 from tests.faults.ledger import Ledger
 from tests.faults.remote_workload import LATE, UNDO, _ask, outcome, told
 from tests.simulation.loop import SimLoop

@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import Context, Rate, RunFailed, Stepfast, step
 from stepfast.testing import Lab, LabError
-from stepfast.testing.results import be_patient
+from stepfast.testing.lab import be_patient
 
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
 

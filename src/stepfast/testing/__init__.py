@@ -1,8 +1,7 @@
 """Testing, for users' own suites: a lab in memory whose clock stands, and crashes at every commit."""
 
-from .crashing import CrashReport, crash_everywhere
+from .crashes import CrashReport, crash_everywhere
 from .doubles import InjectedFailure
-from .lab import Lab
-from .results import LabError
+from .lab import Lab, LabError
 
 __all__ = ["CrashReport", "InjectedFailure", "Lab", "LabError", "crash_everywhere"]

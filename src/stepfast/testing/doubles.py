@@ -1,13 +1,16 @@
-"""What stands in for the functions of steps in a lab: other functions, failures; and how often each was called."""
+"""What replaces the functions of steps in a lab, and remote workers in memory; and how often each was called."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from types import MethodType
 from typing import Any
+
+import msgspec
 
 from ..engine.dag import DagStepWorkflow
 from ..engine.function_spec import is_async, name_of
@@ -16,8 +19,10 @@ from ..engine.observers import Observers
 from ..engine.remote_step import is_served_elsewhere
 from ..engine.step import StepCall, StepFunction, Work
 from ..engine.workflow import Workflow
-from ..errors import ConfigurationError
-from ..model.status import DAG, DAG_STEP, TASK, WORKFLOW
+from ..errors import ConfigurationError, NonRetryableError
+from ..model.remote_steps import Result, Task, error_text
+from ..model.status import COMPLETED, DAG, DAG_STEP, FAILED, TASK, WORKFLOW
+from ..worker.worker import Worker
 
 Other = Callable[[Callable[..., Any]], Callable[..., Any] | None]
 """What is to be called instead of a function, if anything is."""
@@ -174,3 +179,114 @@ def _key(what: Any) -> Hashable:
     raise ConfigurationError(
         f"lab.replace takes a step, a function given to ctx.transaction, or the name of a remote step, not {what!r}"
     )
+
+
+class Hanging:
+    """Counts the steps of one lab that never come back."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._some = asyncio.Event()
+
+    async def hang(self) -> Any:
+        """Wait until the step is cancelled."""
+        self.calls += 1
+        self._some.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.calls -= 1
+            if not self.calls:
+                self._some.clear()
+
+    def all_of(self, worker: Worker) -> bool:
+        """Whether every run that a worker holds is at such a step, and at nothing else. One that is in no step is a
+        task, or its code is about to go on."""
+        running = worker.duties.executor.running.values()
+        return 0 < self.calls == sum(max(1, run.at_work) for run in running)
+
+    async def wait(self, worker: Worker) -> None:
+        """Until a worker holds no run, or none but such."""
+        idle = worker.duties.executor.idle
+        while not (idle.is_set() or self.all_of(worker)):
+            if self.calls:
+                await asyncio.sleep(0.001)  # another step is at work for real, and nobody tells when it has ended
+                continue
+            waits = [asyncio.ensure_future(event.wait()) for event in (idle, self._some)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waits:
+                    each.cancel()
+
+
+class LabTransport:
+    """Tasks that nobody stands in for lie here, and their runs wait."""
+
+    prefix = "lab"
+
+    def __init__(self, doubles: Doubles, encode: Callable[[Any], str]) -> None:
+        self._doubles = doubles
+        self._encode = encode
+        self.tasks: dict[str, Task] = {}
+        self.done: dict[str, Result] = {}
+
+    async def open(self) -> None:
+        """There is nothing to open."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+        """Take tasks in, and serve what can be served."""
+        for task in tasks:
+            self.tasks[task.step_id] = task
+            self.done.pop(task.step_id, None)
+        await self.serve()
+
+    async def serve(self) -> bool:
+        """Serve whatever somebody stands in for by now; whether there was anything."""
+        served = [task for task in self.tasks.values() if self._doubles.serves(task.name)]
+        for task in served:
+            result = await self._result(task)
+            if self.tasks.pop(task.step_id, None) is task:
+                self.done[task.step_id] = result
+        return bool(served)
+
+    async def _result(self, task: Task) -> Result:
+        try:
+            function = self._doubles.other((task.name,), None)
+            assert function is not None, f"nobody serves {task.name!r} in this lab: lab.replace({task.name!r}, …)"
+            output = function(msgspec.json.decode(task.input or "null"))
+            text = self._encode(await output if inspect.isawaitable(output) else output)
+        except Exception as error:
+            retryable = not isinstance(error, NonRetryableError)
+            said = error_text(str(error), getattr(error, "code", None), retryable=retryable)
+            return Result(task.step_id, task.run_id, task.seq, FAILED, None, said, None)
+        return Result(task.step_id, task.run_id, task.seq, COMPLETED, text, None, None)
+
+    async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
+        """What has come of these steps so far."""
+        return [self.done[step_id] for step_id in step_ids if step_id in self.done]
+
+    async def remove(self, results: Sequence[Result], connection: Any = None) -> None:
+        """Take away results that were recorded."""
+        for result in results:
+            if self.done.get(result.step_id) is result:
+                del self.done[result.step_id]
+
+    async def cancel(self, step_ids: Sequence[str], connection: Any = None) -> list[str]:
+        """Take back what nobody has begun."""
+        return [step_id for step_id in step_ids if self.tasks.pop(step_id, None) is not None]
+
+    async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
+        """The steps, of those named, that nobody has begun."""
+        return [step_id for step_id in step_ids if step_id in self.tasks]
+
+    async def lost(self, step_ids: Sequence[str]) -> list[str]:
+        """The steps, of those named, of which nothing is here."""
+        return [step_id for step_id in step_ids if step_id not in self.tasks and step_id not in self.done]
+
+    async def leftovers(self, after: str, limit: int) -> list[str]:
+        """A page of all that is here."""
+        return sorted(step_id for step_id in {*self.tasks, *self.done} if step_id > after)[:limit]

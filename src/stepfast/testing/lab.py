@@ -4,27 +4,219 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import math
 import threading
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from ..app import Stepfast
+from ..connecting import Connections
+from ..engine.host import TURNS
 from ..engine.options import Seconds, StartKeywords, shows_options
 from ..engine.workflow import Workflow
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, StepfastError
 from ..model.backoff import seconds
+from ..model.records import Tick
+from ..model.rows import Outcome
+from ..registering import Registry
 from ..run import Run
+from ..settings import Settings
 from ..standing_in import stands_in_everywhere, where_stands_in
+from ..store import Store
+from ..store.sqlite.store import SqliteStore
 from ..worker.worker import Worker
-from .at_rest import RestCheck
 from .clock import LabClock
-from .doubles import Doubles, name_in_lab
-from .dying import bury, kill
-from .hanging import Hanging
-from .lab_app import LabApp
-from .mortal import Cut, MortalStore
-from .results import LabError, be_patient
+from .doubles import Doubles, Hanging, LabObservers, LabTransport, name_in_lab
+from .mortal_store import Cut, MortalStore, bury, kill
+
+
+class LabRegistry(Registry):
+    """The application's own code; what workers are given of it counts its calls."""
+
+    def __init__(self, settings: Settings, doubles: Doubles) -> None:
+        super().__init__(settings)
+        self._doubles = doubles
+
+    def with_steps(self) -> dict[str, Workflow[object, object]]:
+        """All that a worker can be given to execute."""
+        return {name: self._doubles.of_workflow(workflow) for name, workflow in super().with_steps().items()}
+
+
+class LabApp(Stepfast):
+    """Made from another application, of which nothing is changed or connected."""
+
+    def __init__(self, app: Stepfast, clock: LabClock, doubles: Doubles, cut: Cut, seed: str | None) -> None:
+        super().__init__(
+            "sqlite://",
+            app.namespace,
+            codec=app._payloads._codec,
+            logger=app.logger,
+            settings=_settings(app.settings, seed),
+        )
+        self._clock = clock
+        self._cut = cut
+        self.die: Callable[[], object] = lambda: None
+        """Called where a worker is to die at a commit."""
+        self.mortal: MortalStore | None = None
+        """The store of the last worker that was made."""
+        registry = LabRegistry(self.settings, doubles)
+        registry.workflows = self.workflows  # the planner has it already
+        self.workflows.update(app.workflows)
+        self._registry = registry
+        if seed is None:  # where one run is looked at, no other is to begin by itself
+            self._declared.specs.update(app._declared.specs)
+        self._declared_queues.update(app._declared_queues)
+        self.remote = LabTransport(doubles, lambda value: self._payloads.bare(value, "the result of a remote step"))
+        self.transport = self.remote
+
+        def make_store() -> Store:
+            store = SqliteStore(self.url, self.namespace, self.settings, clock.milliseconds)
+            store.given_seed = seed
+            return store
+
+        self._connections = Connections(
+            make_store, self.settings, self.logger,
+            lambda: LabObservers(doubles, self.logger, self._clock), lambda: self._clock,
+        )  # fmt: skip
+
+    def _workers_store(self, store: Store) -> Store:
+        self.mortal = MortalStore(store, self._cut, lambda: self.die())
+        return cast(Store, self.mortal)
+
+
+def _settings(settings: Settings, seed: str | None) -> Settings:
+    """A wait gives its slot back at once, runs stay for as long as the lab does, and nobody watches for a blocked loop:
+    a debugger blocks it. Where every run is to be the same, no retry is put off by chance."""
+    jitter = settings.backoff_jitter if seed is None else 0.0
+    return dataclasses.replace(
+        settings,
+        moment=0.0,
+        retention=None,
+        retention_failed=None,
+        blocked_after=0.0,
+        gc_threshold=0,
+        backoff_jitter=jitter,
+    )
+
+
+class RestCheck:
+    """Looks at one worker. A wait gives its slot back at once in a lab, so what is in a slot is at work."""
+
+    def __init__(self, worker: Worker, mortal: MortalStore, remote: LabTransport, hanging: Hanging) -> None:
+        self._worker = worker
+        self._duties = worker.duties
+        self._mortal = mortal
+        self._remote = remote
+        self._hanging = hanging
+
+    async def once(self) -> bool:
+        """Wait for what is under way, then look once; whether everything is at rest. A worker that has died is not."""
+        duties = self._duties
+        await self._hanging.wait(self._worker)
+        await _turns()
+        if self._mortal.dead or self._worker.broken.is_set():
+            self._raise_if_broken()
+            return False
+        if duties.journal.busy:
+            return False
+        before = self._mortal.asked
+        tick = await self._look()
+        served = await self._remote.serve() or (tick.remote and await duties.courier.drained())
+        await _turns()
+        return not (self._moves(tick) or served) and self._is_idle() and self._unchanged(before, tick)
+
+    def _moves(self, tick: Tick) -> bool:
+        """Whether the database has something for the worker to do."""
+        mine = any(self._worker._kit.me.serves(lane) for lane in tick.lanes)
+        fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
+        return mine or tick.due or fires or tick.suspects or tick.mail
+
+    def _is_idle(self) -> bool:
+        duties = self._duties
+        return (
+            not self._mortal.dead
+            and not self._worker.broken.is_set()
+            and (duties.executor.idle.is_set() or self._hanging.all_of(self._worker))
+            and duties.claimer.idle
+            and duties.limited.idle
+            and not self._mortal.under_way
+            and not duties.chores
+            and not duties.journal.busy
+        )
+
+    def _unchanged(self, before: int, tick: Tick) -> bool:
+        """Whether nobody has asked anything that may have changed something. Looking for remote steps asks, too."""
+        return self._mortal.asked == before or tick.remote
+
+    async def _look(self) -> Tick:
+        """The sweeper's question. What is ready in limited queues is asked for at once."""
+        duties = self._duties
+        duties.limited.hurry()
+        return await duties.sweeper.tick(ask_for_lanes=True)
+
+    def _raise_if_broken(self) -> None:
+        if self._worker.broken.is_set():
+            raise self._worker.breakage()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    async def next_due_ms(self, clock: LabClock) -> int | None:
+        """Milliseconds until something is due: a timer, a deadline, a schedule, a rate, a remote step."""
+        tick = await self._look()
+        allowed = self._duties.limited.allowed_in()
+        rate = None if allowed == math.inf else math.ceil(allowed * 1000)
+        alarm = clock.next_alarm_ms() if self._hanging.calls else None
+        found = [ms for ms in (tick.next_due_ms, tick.schedule_ms, tick.remote_ms, rate, alarm) if ms is not None]
+        return min(found, default=None)
+
+    async def beat(self) -> None:
+        """The worker lives, whatever time has passed."""
+        worker = self._worker
+        store = self._mortal
+        await asyncio.to_thread(lambda: store.pulse(10.0).beat(worker.id, worker.running))
+
+    def complaint(self, patience: float) -> str:
+        """What does not come to rest."""
+        running = self._duties.executor.running.values()
+        steps = [f"{call.kind} {call.name!r} (at {call.line})" for run in running for call in run.active]
+        names = sorted({run.workflow.name for run in running})
+        what = f"{', '.join(steps)} of {', '.join(names)}" if steps else ", ".join(names) or "the database"
+        return (
+            f"the lab does not come to rest: after {patience:g} s of real time {what} is still at work. A step in a "
+            "lab must end by itself: replace one that talks to the world (lab.replace), or give the lab more patience "
+            "(Lab(app, patience=…))"
+        )
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+class LabError(StepfastError):
+    """Something in a lab does not come to rest, or never will."""
+
+
+async def be_patient(app: Stepfast, patience: float) -> None:
+    """Whoever waits for a run of this application without a timeout is told, in the end, what it waits for."""
+    watcher = (await app._connect()).watcher
+    wait = watcher.wait
+
+    async def bounded(run_id: str, timeout: float | None) -> Outcome | None:
+        outcome = await wait(run_id, patience if timeout is None else timeout)
+        if outcome is not None or timeout is not None:
+            return outcome
+        info = await app.get(run_id).info()
+        waits = "" if info.waiting_for is None else f" for {info.waiting_for}"
+        raise LabError(
+            f"run {run_id} has not ended within {patience:g} s of real time: it is {info.status}{waits}. The clock of "
+            "a lab stands until it is moved (lab.advance), and nobody sends signals but the test"
+        )
+
+    watcher.wait = bounded  # type: ignore[method-assign]
+
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741

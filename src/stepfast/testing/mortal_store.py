@@ -1,5 +1,4 @@
-"""The store as one worker of a lab has it: counted, so that the lab knows when nothing is under way; and mortal, so
-that nothing is written any more once the worker has died."""
+"""A store whose calls are counted and which a lab can cut off: how a worker of a lab dies."""
 
 from __future__ import annotations
 
@@ -9,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ..store import Store
+from ..worker.gc_tuning import collector
+from ..worker.worker import Worker
 
 _LOOKS = frozenset({"tick", "beats", "listen", "notify", "workers"})
 """What changes nothing, and is asked again and again."""
@@ -100,3 +101,27 @@ class MortalStore:
 
 async def _never() -> None:
     await asyncio.get_running_loop().create_future()
+
+
+def kill(worker: Worker) -> None:
+    """Nothing more of it is written: its store is dead. Its handlers are cut off where they await something; code in
+    a thread comes to its end, and nobody hears of it."""
+    duties = worker.duties
+    duties.stopping = duties.claimer.stopped = duties.sweeper.stopped = duties.courier.stopped = True
+    duties.listen_no_more()
+    collector.restore(worker)
+    duties.executor.lose_all()
+    for task in (*worker._tasks, *duties.chores):
+        task.cancel()
+    worker.left.set()
+
+
+async def bury(worker: Worker, mortal: MortalStore) -> None:
+    """Leave no task and no thread of it behind."""
+    mortal.end()
+    if not worker.left.is_set():
+        kill(worker)
+    duties = worker.duties
+    await asyncio.gather(*worker._tasks, *duties.chores, return_exceptions=True)
+    for closing in (duties.mailman.close, duties.graphs.close, duties.executor.close):
+        await closing()

@@ -17,7 +17,7 @@ from ..engine.workflow import Workflow
 from ..model.status import TERMINAL
 from ..run import Run
 from .lab import Lab
-from .mortal import Cut
+from .mortal_store import Cut
 from .traces import Trace, first_difference, trace_of
 
 Drive = Callable[[Lab, Run[Any]], Any]
