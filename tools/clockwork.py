@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOMS = ("engine", "remote", "worker")
-FACE = ("connected.py", "connecting.py", "nobody_serves.py", "starter.py")
+FACE = ("runtime.py", "starts.py")
 """What an application has for all of its workers and callers. How long a caller waits is real time."""
 MADE_OF = {"engine/host.py", "worker/threads.py", "remote/mysql/transactions.py"}
 """The clock itself, the threads that it gives, and what talks to a server, which has a clock of its own."""

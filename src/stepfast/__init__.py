@@ -1,7 +1,7 @@
 """Stepfast: durable execution for Python on the database you already run."""
 
 from .app import Stepfast
-from .checking import CheckedRun
+from .compatibility import CheckedRun
 from .engine.call import DurableCall
 from .engine.children import ChildRun
 from .engine.concurrency import BranchCall, FirstCall, MapCall
@@ -48,13 +48,13 @@ from .errors import (
     WaitTimeout,
     WorkerBroken,
 )
+from .info import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from .model.backoff import Backoff
 from .model.payload import Codec
 from .model.queue_config import Rate
 from .queues import QueueInfo
-from .reports import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from .run import Run
-from .schedule_info import ScheduleInfo
+from .schedules import ScheduleInfo
 from .settings import Settings
 from .stats import Stats
 

@@ -9,12 +9,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from .announcing import announce_database, announce_namesakes, announce_queues, announce_retention
 from .carrying import carriage_for, check_transport
-from .checking import CheckedRun, Checker
-from .connected import Connected
-from .connecting import Connections
-from .debouncing import check_debounce, debounced
+from .compatibility import CheckedRun, Checker
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.invocation import refuse_in_workflow
 from .engine.observers import UNTOLD, Observer, check_observer, observers_of, starting
@@ -29,7 +25,8 @@ from .engine.options import (
 )
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, ContextMisuse, RunNotFound, UnknownWorkflow
-from .listing import ListKeywords, store_filters
+from .filters import ListKeywords, store_filters
+from .info import RunInfo, listed_info
 from .model.backoff import seconds
 from .model.ids import run_id_of
 from .model.names import check_name, check_namespace, check_queue, refuse_unknown
@@ -37,17 +34,23 @@ from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.status import TASK, WORKFLOW
 from .model.urls import DatabaseUrl, parse_url
-from .planning import ONE_INPUT, Plan, Planner, refuse_more, told_otherwise
-from .pruning import Progress, keep_for, prunable, prune
 from .queues import QueueVerbs
-from .registering import Registry, TaskDecorator, WorkflowDecorator
-from .replaying import ReplayVerbs
-from .reports import RunInfo, listed_info
+from .registry import Registry, TaskDecorator, WorkflowDecorator
+from .replay import ReplayVerbs
+from .retention import Progress, keep_for, prunable, prune
 from .run import Run
-from .schedule_specs import DeclaredSchedules
-from .scheduling import Scheduling
+from .runtime import (
+    Connected,
+    Connections,
+    announce_database,
+    announce_namesakes,
+    announce_queues,
+    announce_retention,
+    here,
+)
+from .schedules import DeclaredSchedules, Scheduling
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
-from .standing_in import here
+from .starts import ONE_INPUT, Plan, Planner, check_debounce, debounced, refuse_more, told_otherwise
 from .stats import StatsVerbs
 from .store import Store, open_store, pool_url
 from .store.migrations import refuse_missing, refuse_too_new

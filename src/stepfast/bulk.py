@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from .app import Stepfast
 from .errors import InvalidInput, InvalidState, RunNotFound
-from .listing import ListKeywords, store_filters
+from .filters import ListKeywords, store_filters
 from .model.backoff import seconds
 from .model.bulk_actions import WISHES
 from .model.rows import RunRow

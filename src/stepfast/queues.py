@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
 
-from .announcing import announce_limits
-from .bounds import begins_ready
-from .connected import Connected
 from .engine.options import shows_options
 from .errors import ConfigurationError
 from .model import queue_config
@@ -22,7 +19,9 @@ from .model.names import check_queue
 from .model.queue_config import LimitKeywords, Rate, checked, encode
 from .model.records import NewRun, WorkerInfo
 from .model.rows import QueueDepth
+from .runtime import Connected, announce_limits
 from .settings import Settings
+from .starts import begins_ready
 from .store.store import MissingRight
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from . import nobody_serves
+from . import results
 from .engine.concurrency import winners_of
 from .engine.history import PATCH
 from .engine.invocation import refuse_in_workflow
@@ -20,7 +20,25 @@ from .engine.options import Seconds
 from .engine.outcomes import decode_error
 from .engine.signals import misfit
 from .errors import ConfigurationError, InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
-from .exporting import export_run
+from .info import (
+    TELLING,
+    Activity,
+    Executors,
+    RunInfo,
+    StepInfo,
+    activity_info,
+    dag_step_info,
+    may_be_remote,
+    progress_info,
+    run_info,
+    step_info,
+    told_once,
+    waiting_steps,
+    with_last_words,
+    with_queue_waits,
+    with_remote,
+    with_remote_inside,
+)
 from .model import status
 from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.events import SignalSent
@@ -33,28 +51,13 @@ from .model.retention import needed_by
 from .model.rows import NO_CALL, ActivityRow, DagStepRow, Outcome, RunRow
 from .model.status import WORKFLOW
 from .model.transitions.operator import NewTime, why_not
-from .planning import Plan
-from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
-from .reports import (
-    TELLING,
-    Activity,
-    Executors,
-    RunInfo,
-    StepInfo,
-    activity_info,
-    dag_step_info,
-    progress_info,
-    run_info,
-    step_info,
-    told_once,
-    waiting_steps,
-    with_last_words,
-)
+from .replay import export_run
+from .starts import Plan
 from .worker.db_retry import patiently
 from .worker.threads import REAL
 
 if TYPE_CHECKING:
-    from .connected import Connected
+    from .runtime import Connected
     from .store import Store
 
 O = TypeVar("O", covariant=True)  # noqa: E741
@@ -137,12 +140,12 @@ class Run(Generic[O]):
 
     async def _wait(self, connected: Connected, run_id: str, left: float | None) -> Outcome | None:
         """Wait for the end; after a while see to it that there is somebody to bring it about."""
-        if left is not None and left <= nobody_serves.SOON:
+        if left is not None and left <= results.SOON:
             return await connected.watcher.wait(run_id, left)
-        outcome = await connected.watcher.wait(run_id, nobody_serves.SOON)
+        outcome = await connected.watcher.wait(run_id, results.SOON)
         if outcome is None:
             await connected.lookout.warn(run_id)
-            outcome = await connected.watcher.wait(run_id, None if left is None else left - nobody_serves.SOON)
+            outcome = await connected.watcher.wait(run_id, None if left is None else left - results.SOON)
         return outcome
 
     async def steps(self) -> list[StepInfo]:

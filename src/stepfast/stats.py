@@ -1,21 +1,28 @@
-"""What has happened lately: ``app.stats`` tells which runs there are, which failures, and which steps are slow.
-
-Every question behind it is bounded, and what it says is of a sample where the span of time holds more.
-"""
+"""What happened lately: ``app.stats`` reports which runs there are, which failures, and which steps are slow."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .connected import Connected
 from .engine.options import Seconds
 from .errors import ConfigurationError
 from .model.backoff import seconds
-from .model.percentiles import percentile
+from .runtime import Connected
 from .store.store import Failures, Sample, Took
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The smallest of the values, which come in order, that so many of a hundred do not exceed. It is one of them, and
+    never a value in between."""
+    if not ordered:
+        raise ValueError("nothing has no percentiles")
+    rank = math.ceil(len(ordered) * percent / 100)
+    return ordered[min(max(rank, 1), len(ordered)) - 1]
+
 
 _RUNS = 20_000
 """So many of the newest runs are looked at for what has ended."""

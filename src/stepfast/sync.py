@@ -11,17 +11,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from .callers_thread import CallersThread
-from .checking import CheckedRun, CheckKeywords
+from .caller_thread import CallersThread
+from .compatibility import CheckedRun, CheckKeywords
 from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords, shows_options
 from .errors import AppClosed, ContextMisuse
-from .listing import ListKeywords
+from .filters import ListKeywords
+from .info import Activity, RunInfo, StepInfo
 from .model.queue_config import LimitKeywords
-from .pruning import PruneKeywords
 from .queues import QueueInfo
-from .reports import Activity, RunInfo, StepInfo
+from .retention import PruneKeywords
 from .run import Run
-from .schedule_info import ScheduleInfo
+from .schedules import ScheduleInfo
 from .stats import Stats
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stepfast import Stepfast
-from stepfast.checking import Checker
 from stepfast.cli import check as cli_check
+from stepfast.compatibility import Checker
 from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.cli.processes import Processes
 from tests.store.scene import Scene

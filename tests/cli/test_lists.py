@@ -12,7 +12,7 @@ import pytest
 
 from stepfast import RunInfo
 from stepfast.cli import show
-from stepfast.reports import ErrorInfo
+from stepfast.info import ErrorInfo
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

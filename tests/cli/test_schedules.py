@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from stepfast.monitoring.text import times_in_words
-from stepfast.schedule_info import ScheduleInfo
+from stepfast.schedules import ScheduleInfo
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")

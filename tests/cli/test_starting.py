@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stepfast import RunInfo, nobody_serves
+from stepfast import RunInfo, results
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -159,7 +159,7 @@ def test_result_says_that_nobody_will_take_the_run(
     stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a timeout, too, a person is not left waiting without a word."""
-    monkeypatch.setattr(nobody_serves, "SOON", 0.01)
+    monkeypatch.setattr(results, "SOON", 0.01)
     run_id = shop.start("nothing")
     first, last = stepfast.error("result", run_id, "-t", "100ms", code=4).splitlines()
     assert first.startswith(f"run {run_id}: it is queued; there is no live worker")

@@ -15,8 +15,8 @@ import stepfast
 from bench.engines import ENGINES
 from bench.scenarios import SCENARIOS
 from stepfast import errors
+from stepfast.info import Activity, ErrorInfo, RunInfo, StepInfo
 from stepfast.model import status
-from stepfast.reports import Activity, ErrorInfo, RunInfo, StepInfo
 from stepfast.run import Run
 from stepfast.settings import Settings
 from stepfast.sync import SyncApp, SyncRun

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stepfast.reports import Activity, ErrorInfo, RunInfo, StepInfo
+from stepfast.info import Activity, ErrorInfo, RunInfo, StepInfo
 
 BEGIN = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 RUN_ID = "019cb0a1-0000-7000-8000-000000000001"

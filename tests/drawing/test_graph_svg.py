@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from stepfast.diagrams import graph_svg
+from stepfast.info import StepInfo
 from stepfast.model.graph import DagStep, Graph
-from stepfast.reports import StepInfo
 from tests.drawing.scenes import a_run, a_step, an_error
 from tests.drawing.test_markup import HOSTILE
 from tests.drawing.test_timeline_svg import SVG, parsed, texts

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.diagrams.timeline import LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out
+from stepfast.info import Activity, StepInfo
 from stepfast.model.graph import DagStep, Graph
-from stepfast.reports import Activity, StepInfo
 from tests.drawing.scenes import a_failure, a_run, a_step, an_error, at, numbered
 
 DAY = 86400.0

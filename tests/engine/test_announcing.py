@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Stepfast
-from stepfast.announcing import all_namesakes, database_shown, namesakes
 from stepfast.model.records import WorkerInfo
 from stepfast.model.urls import parse_url
+from stepfast.runtime import all_namesakes, database_shown, namesakes
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")

@@ -22,9 +22,9 @@ from stepfast import (
     Settings,
     Stepfast,
 )
-from stepfast.connected import Connected
 from stepfast.engine.dag import Dag
 from stepfast.run import Run
+from stepfast.runtime import Connected
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.dags import how, make_step_due, returning, row_of, steps_of

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from stepfast import Context, Settings, Stepfast
-from stepfast.reports import ExecutedBy
+from stepfast.info import ExecutedBy
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.waiting import rows_of
 

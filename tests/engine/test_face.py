@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from stepfast import Backoff, Context, NonRetryableError, Run, Settings, Stepfast, SyncContext, step
-from stepfast.checking import CheckKeywords
-from stepfast.pruning import PruneKeywords
+from stepfast.compatibility import CheckKeywords
+from stepfast.retention import PruneKeywords
 from stepfast.sync import SyncApp, SyncRun
 
 

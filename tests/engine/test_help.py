@@ -11,9 +11,9 @@ import pytest
 import stepfast
 from stepfast import Context, Dag, Stepfast, SyncContext
 from stepfast.engine import options
-from stepfast.listing import ListKeywords
+from stepfast.filters import ListKeywords
 from stepfast.model.queue_config import LimitKeywords
-from stepfast.registering import TaskDecorator, WorkflowDecorator
+from stepfast.registry import TaskDecorator, WorkflowDecorator
 from stepfast.sync import SyncApp
 from stepfast.testing import Lab
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from stepfast import Stepfast, nobody_serves
+from stepfast import Stepfast, results
 from tests.support.engine import Gate
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -16,15 +16,15 @@ pytestmark = pytest.mark.enough_on("sqlite")
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs for which somebody looked for workers."""
     seen: list[str] = []
-    look = nobody_serves.Lookout._look
+    look = results.Lookout._look
 
-    async def counted(self: nobody_serves.Lookout, run_id: str) -> object:
+    async def counted(self: results.Lookout, run_id: str) -> object:
         seen.append(run_id)
         return await look(self, run_id)
 
-    monkeypatch.setattr(nobody_serves.Lookout, "_look", counted)
-    monkeypatch.setattr(nobody_serves, "SOON", 0.02)
-    monkeypatch.setattr(nobody_serves, "_AT_MOST_EVERY", 3600.0)
+    monkeypatch.setattr(results.Lookout, "_look", counted)
+    monkeypatch.setattr(results, "SOON", 0.02)
+    monkeypatch.setattr(results, "_AT_MOST_EVERY", 3600.0)
     return seen
 
 

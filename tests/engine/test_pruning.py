@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast, watcher
-from stepfast.archiving import _BEGINNING
+from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast, results
+from stepfast.retention import _BEGINNING
 from stepfast.worker import pruner
 from tests.engine.conftest import MakeApp
 from tests.store.scene import DAY, Rows
@@ -213,7 +213,7 @@ async def test_an_unfinished_line_is_cut_off_and_two_do_not_write_at_once(app: S
     assert await app.prune(0, archive=path, progress=progress) == 3
     assert [line["id"] for line in lines(path)] == ["first", *(run.id for run in runs)]
     assert told[-1] == 3
-    from stepfast.archiving import open_archive
+    from stepfast.retention import open_archive
 
     async with open_archive(path, await app.store()):
         with pytest.raises(ConfigurationError, match="somebody else"):
@@ -299,7 +299,7 @@ async def test_whoever_waits_for_the_result_of_a_run_that_is_gone_is_told(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its handle knows that there was such a run, and would wait for its end for ever."""
-    monkeypatch.setattr(watcher, "_GONE_AFTER", 0.0)
+    monkeypatch.setattr(results, "_GONE_AFTER", 0.0)
 
     @app.task
     async def echo(number: int) -> int:

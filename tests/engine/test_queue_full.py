@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stepfast import Context, QueueFull, Stepfast
-from stepfast.bounds import Bounds
 from stepfast.engine.host import Clock
+from stepfast.starts import Bounds
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE
 from tests.worker.spying import HeldReply

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stepfast import RunNotFound, Stepfast, watcher
+from stepfast import RunNotFound, Stepfast, results
 from tests.support.engine import PATIENCE, eventually
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.enough_on("sqlite")
 async def test_a_run_that_was_removed_is_not_found_beside_other_waiters(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_GONE_AFTER", 0.02)
-    monkeypatch.setattr(watcher, "_GONE_EVERY", 60.0)
+    monkeypatch.setattr(results, "_GONE_AFTER", 0.02)
+    monkeypatch.setattr(results, "_GONE_EVERY", 60.0)
 
     @app.task
     async def job() -> None:
@@ -39,6 +39,6 @@ async def test_a_run_that_was_removed_is_not_found_beside_other_waiters(
     assert watching._gone_at == {}
 
 
-async def _looked(watching: watcher.Watcher, run_id: str) -> bool:
+async def _looked(watching: results.Watcher, run_id: str) -> bool:
     """Whether it was looked for the run: the next time is far away."""
     return watching._gone_at.get(run_id, 0.0) > asyncio.get_running_loop().time() + 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.model.percentiles import percentile
+from stepfast.stats import percentile
 
 
 @pytest.mark.parametrize(

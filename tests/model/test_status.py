@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from stepfast import checking
+from stepfast import compatibility
 from stepfast.model import status
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "statuses.md"
@@ -23,7 +23,7 @@ def test_reasons_are_identifiers() -> None:
 def test_every_word_that_is_stored_or_shown_is_an_identifier() -> None:
     """Whoever filters by one, in a shell or in SQL, types it without quotes."""
     words = [value for name, value in vars(status).items() if name.isupper() and isinstance(value, str)]
-    words += [checking.FITS, checking.DIVERGES, checking.TOO_LONG, checking.UNKNOWN]
+    words += [compatibility.FITS, compatibility.DIVERGES, compatibility.TOO_LONG, compatibility.UNKNOWN]
     assert {"undo_failed", "dag_step", "too_long"} <= set(words)
     assert [word for word in words if not word.isidentifier()] == []
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast import ConfigurationError, Settings, Stepfast, StepfastError
-from stepfast.announcing import database_shown
 from stepfast.model.urls import parse_url, redact, scrub
+from stepfast.runtime import database_shown
 from stepfast.store.postgres.connections import Connector
 
 SECRET = "hunter2"

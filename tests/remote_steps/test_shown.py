@@ -12,8 +12,8 @@ from stepfast import Context, Run
 from stepfast.carrying import begun_elsewhere
 from stepfast.cli.graph import write_standing
 from stepfast.cli.show import write_steps
+from stepfast.info import with_claims
 from stepfast.monitoring.explain import explain, why
-from stepfast.remote_reports import with_claims
 from stepfast.store.store import RemoteStepStore
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually

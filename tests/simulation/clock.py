@@ -12,7 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from stepfast import run, schedule_specs, scheduling, watcher
+from stepfast import results, run, schedules
 from stepfast.engine.host import Timer
 from stepfast.model import ids
 from stepfast.store.sqlite import ctx_transaction
@@ -21,7 +21,7 @@ from tests.faults import bystanders, graphs, ledger, remote_workload
 from tests.simulation.loop import EPOCH, Process, SimLoop, current_process
 from tests.simulation.threads import SimBell, SimPool, SimThread, sleep
 
-_ASK_THE_MACHINE = (ids, run, schedule_specs, scheduling, watcher, ctx_transaction)
+_ASK_THE_MACHINE = (ids, run, schedules, schedules, results, ctx_transaction)
 """Modules that take the time from the machine: how long a caller waits is real time."""
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from stepfast import Rate, Stepfast
-from stepfast.connecting import Connections
 from stepfast.engine.workflow import Workflow
 from stepfast.errors import Released
 from stepfast.model.graph import Graph
+from stepfast.runtime import Connections
 from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.worker.remote_dispatcher import Transport

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepfast import Stepfast
-from stepfast.reports import StepInfo
+from stepfast.info import StepInfo
 from stepfast.run import Run
 from tests.support.engine import make_due
 

@@ -11,7 +11,7 @@ import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
 from stepfast import Context, Stepfast, SyncContext
-from stepfast.logs import NAMES, RunFilter, add_run_ids, run_ids
+from stepfast.log_context import NAMES, RunFilter, add_run_ids, run_ids
 from stepfast.telemetry.otel import Tracing
 from tests.telemetry.conftest import MakeApp
 

@@ -115,7 +115,7 @@ async def test_a_deadline_ends_a_run_that_hangs() -> None:
 
 async def test_a_result_that_never_comes_is_not_waited_for_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only whoever waits for the result has little patience: a busy machine may need longer to come to rest."""
-    monkeypatch.setattr("stepfast.nobody_serves.SOON", 0.05)
+    monkeypatch.setattr("stepfast.results.SOON", 0.05)
     monkeypatch.setattr("stepfast.testing.lab.be_patient", lambda app, _: be_patient(app, 0.1))
     mine = Stepfast("sqlite://")
 

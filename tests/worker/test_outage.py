@@ -139,7 +139,7 @@ async def test_a_worker_rides_it_out(
 ) -> None:
     """Promises 1–5: starts, results and steps under way all survive. A start gives up after some seconds, and on a busy
     machine a server takes longer to recover: here starts have the patience that workers have."""
-    monkeypatch.setattr("stepfast.starter._PATIENCE", LONG)
+    monkeypatch.setattr("stepfast.starts._PATIENCE", LONG)
     async with Proxy("127.0.0.1", own_server.port) as proxy:
         app = make_app(proxy.url(own_url), calls)
         async with app, loaded(app) as load:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from stepfast import Stepfast
-from stepfast.reports import RunInfo
+from stepfast.info import RunInfo
 from stepfast.settings import Settings
 from tests.support.engine import eventually
 from tests.support.processes import Ledger, WorkerProcess

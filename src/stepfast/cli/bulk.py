@@ -12,7 +12,7 @@ import typer
 
 from ..app import Stepfast
 from ..bulk import Bulk, BulkProgress, Fits, chosen
-from ..listing import ListKeywords
+from ..filters import ListKeywords
 from ..monitoring.text import count
 from ..run import Run
 from .command import Bar, Choice, Session, consent

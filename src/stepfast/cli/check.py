@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from ..checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun
+from ..compatibility import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun
 from ..errors import ConfigurationError
 from ..monitoring.text import count, find_run, listed
 from .command import RunArgument, Session, option, time_option

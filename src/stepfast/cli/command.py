@@ -21,14 +21,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..announcing import unnamed
 from ..app import Stepfast
 from ..errors import ConfigurationError, InvalidInput, PayloadError, SchemaError
-from ..listing import ListKeywords
+from ..filters import ListKeywords
 from ..model import status as statuses
 from ..model.urls import parse_url
 from ..monitoring import text as monitoring_text
 from ..monitoring.unreadable import Candid, Lenient, Sealed
+from ..runtime import unnamed
 from ..store import Store, open_store
 from .app_loader import load_app
 from .exit_codes import INTERRUPTED, complain, exit_code, is_expected

@@ -15,11 +15,11 @@ from ..diagrams.graph_text import Drawn, draw, levels
 from ..engine.dag import Dag
 from ..engine.history import UNDO
 from ..errors import ConfigurationError
+from ..info import RunInfo, StepInfo
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
 from ..monitoring.explain import dag_steps, graph_of, steps_of
 from ..monitoring.text import count, find_run, lasting, listed, outcome_of, retries_of, waited_for
-from ..reports import RunInfo, StepInfo
 from .app_loader import load_app
 from .command import Session, option
 from .output import say, write_heading, write_json, write_table

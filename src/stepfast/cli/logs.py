@@ -16,7 +16,7 @@ from importlib.util import find_spec
 import msgspec
 
 from ..errors import ConfigurationError
-from ..logs import NAMES, RunFilter
+from ..log_context import NAMES, RunFilter
 from ..monitoring.text import printable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")

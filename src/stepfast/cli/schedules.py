@@ -10,7 +10,7 @@ import typer
 
 from ..engine.options import ScheduleKeywords
 from ..monitoring.text import ago, count, schedule_shape, state_in_words, times_in_words, when_in_words
-from ..schedule_info import ScheduleInfo
+from ..schedules import ScheduleInfo
 from .command import Bar, Session, json_argument, moment_option, option, time_option
 from .output import say, write_json, write_table
 

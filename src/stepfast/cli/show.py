@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.concurrency import FIRST
 from ..errors import ConfigurationError
+from ..info import Activity, RunInfo, StepInfo
 from ..model import status
 from ..model import status as statuses
 from ..model.cron import clock
@@ -36,7 +37,6 @@ from ..monitoring.text import (
     status_of,
 )
 from ..monitoring.unreadable import is_sealed
-from ..reports import Activity, RunInfo, StepInfo
 from .command import KeyOption, RunArgument, Session, option, time_option
 from .graph import SvgOption, refuse_both, write_standing, write_timeline
 from .output import say, write_fields, write_heading, write_json, write_table, write_text

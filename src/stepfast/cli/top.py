@@ -15,12 +15,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ..announcing import database_shown
 from ..app import Stepfast
 from ..errors import ConfigurationError, StepfastError, message_of
 from ..model.records import WorkerInfo
 from ..model.urls import scrub
 from ..monitoring.text import at_work_in_words, count, lasting, printable, queues_of, worker_name
+from ..runtime import database_shown
 from ..stats import Stats
 from ..store.store import LONG_AT_WORK, AtWork
 from ..telemetry.gauges import MOST, Overview, look

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..app import Stepfast
 from ..bulk import Bulk, BulkProgress
 from ..errors import StepfastError
-from ..listing import ListKeywords
+from ..filters import ListKeywords
 from ..model import status
 from ..model.ids import new_id
 from ..monitoring.text import count

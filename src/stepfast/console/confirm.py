@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..engine.history import UNDO
+from ..info import RunInfo, StepInfo
 from ..model import status
 from ..monitoring.text import count, listed
-from ..reports import RunInfo, StepInfo
 from .request import Visit
 from .responses import Page
 

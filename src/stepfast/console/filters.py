@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from ..errors import ConfigurationError
-from ..listing import ListKeywords
+from ..filters import ListKeywords
 from ..monitoring.changes import glance_of
 from ..monitoring.text import span
 from ..store.store import Alike

@@ -9,12 +9,11 @@ import msgspec
 from ..app import Stepfast
 from ..carrying import begun_elsewhere
 from ..errors import RunNotFound
+from ..info import Activity, Executors, RunInfo, StepInfo, activity_info, run_info, with_claims
 from ..model import status
 from ..model.rows import RunRow
 from ..model.status import DAG_STEP
 from ..monitoring.changes import glance_of
-from ..remote_reports import with_claims
-from ..reports import Activity, Executors, RunInfo, StepInfo, activity_info, run_info
 from .refusals import Refused
 
 PAGE = 500

@@ -12,9 +12,9 @@ import msgspec
 
 from ..engine.timers import SLEEP
 from ..errors import ConfigurationError
+from ..info import Activity, ErrorInfo, RunInfo, StepInfo
 from ..model import status
 from ..model.status import DAG_STEP
-from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from .history import History
 from .json_numbers import DEEPEST
 

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .. import __version__
+from ..info import RunInfo
 from ..model.cron import clock
 from ..monitoring.changes import LISTS, Print, news_of
 from ..monitoring.text import ago, brief, count, executor, harmless_json, lasting, shortened, waited_for
 from ..monitoring.unreadable import is_sealed
-from ..reports import RunInfo
 from ..store.readonly import SIGHT
 from . import addresses
 from .addresses import NAVIGATION, base_of, parts_of

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from ..diagrams import graph_svg, lay_out, timeline_svg
 from ..engine.history import UNDO
+from ..info import Activity, RunInfo, StepInfo
 from ..model import status
 from ..model.cron import clock
 from ..model.graph import Graph
@@ -17,7 +18,6 @@ from ..model.status import DAG_STEP
 from ..monitoring.changes import glance_of
 from ..monitoring.explain import dag_steps, graph_of
 from ..monitoring.text import ago, due_at, lasting, waited_for
-from ..reports import Activity, RunInfo, StepInfo
 from .history import BRIEF, Address, History
 from .redaction import Veil, aside, veiled_history
 from .request import Visit

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ..engine.history import UNDO
+from ..info import RunInfo, StepInfo
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
 from ..model.status import DAG_STEP
 from ..monitoring.text import count, lasting, retries_of, shortened
-from ..reports import RunInfo, StepInfo
 from .graph_layout import HEIGHT, Box, Edge, Layers, place
 from .svg import Markup, class_of, element, mark, number
 from .timeline_svg import Href

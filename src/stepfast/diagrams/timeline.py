@@ -14,12 +14,12 @@ from ..engine.children import RESULT
 from ..engine.concurrency import FIRST
 from ..engine.history import UNDO
 from ..engine.timers import SLEEP
+from ..info import Activity, ErrorInfo, RunInfo, StepInfo
 from ..model import status
 from ..model.graph import APPROVAL, Graph
 from ..model.moments import moment
 from ..model.status import DAG_STEP
 from ..monitoring.text import count, lasting, shortened
-from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 
 RUN = "run"
 """The kind of the row that stands for the run as a whole."""

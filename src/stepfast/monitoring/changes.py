@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..app import Stepfast
-from ..connected import Connected
 from ..errors import AppClosed, StepfastError, sentence
+from ..runtime import Connected
 from ..store.readonly import BaseGlance
 from ..store.store import Wakeups
 from ..worker.notifier import Switchboard

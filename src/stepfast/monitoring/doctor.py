@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..announcing import all_namesakes, shown_limits
 from ..app import Stepfast
 from ..errors import SchemaError, StepfastError
 from ..model import status
@@ -15,6 +14,7 @@ from ..model.records import Lane, WorkerInfo
 from ..model.rows import Definition
 from ..model.schedules import ScheduleRow
 from ..model.urls import redact, scrub
+from ..runtime import all_namesakes, shown_limits
 from ..store import Store
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.store import LONG_AT_WORK, AtWork, Check

@@ -12,6 +12,7 @@ from ..carrying import begun_elsewhere
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.history import UNDO
 from ..errors import RunNotFound
+from ..info import Activity, ErrorInfo, RunInfo, StepInfo, with_claims
 from ..model import status
 from ..model.cron import clock
 from ..model.graph import Graph
@@ -20,8 +21,6 @@ from ..model.queue_config import Gate, Rate
 from ..model.rate_limiter import NOTHING, Count, Usage
 from ..model.records import WorkerInfo
 from ..model.status import DAG_STEP
-from ..remote_reports import with_claims
-from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
 from .text import ago, claiming_workers, count, lasting, listed, queues_of, serves, shortened, waited_for, worker_name
 

@@ -13,10 +13,10 @@ import msgspec
 
 from ..app import Stepfast
 from ..errors import InvalidInput
-from ..listing import ListKeywords, store_filters
+from ..filters import ListKeywords, store_filters
+from ..info import RunInfo, listed_info
 from ..model.ids import ids_beginning_with, made_at
 from ..model.moments import moment_or_none
-from ..reports import RunInfo, listed_info
 from ..store.queries import Filters
 from ..store.readonly import FAR, BaseGlance
 from .changes import glance_of

@@ -12,6 +12,7 @@ import msgspec
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, InvalidInput, RunNotFound
+from ..info import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from ..model import status
 from ..model.cron import zone
 from ..model.graph import STEP, DagStep
@@ -21,9 +22,8 @@ from ..model.moments import EPOCH, moment
 from ..model.queue_config import Rate
 from ..model.records import WorkerInfo
 from ..queues import QueueInfo
-from ..reports import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from ..run import Run
-from ..schedule_info import ScheduleInfo
+from ..schedules import ScheduleInfo
 from ..settings import Settings
 from ..store.store import AtWork
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack, cast, overload
 
 from ..app import Stepfast
-from ..connecting import Connections
 from ..engine.host import TURNS
 from ..engine.options import Seconds, StartKeywords, shows_options
 from ..engine.workflow import Workflow
@@ -20,10 +19,10 @@ from ..errors import ConfigurationError, StepfastError
 from ..model.backoff import seconds
 from ..model.records import Tick
 from ..model.rows import Outcome
-from ..registering import Registry
+from ..registry import Registry
 from ..run import Run
+from ..runtime import Connections, stands_in_everywhere, where_stands_in
 from ..settings import Settings
-from ..standing_in import stands_in_everywhere, where_stands_in
 from ..store import Store
 from ..store.sqlite.store import SqliteStore
 from ..worker.worker import Worker

@@ -9,10 +9,10 @@ from ..app import Stepfast
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.outcomes import decode_error
 from ..engine.timers import SLEEP
+from ..info import ErrorInfo
 from ..model.payload import Payloads
 from ..model.records import StepRecord
 from ..model.status import COMPLETED, WAITING
-from ..reports import ErrorInfo
 from ..run import Run
 
 _PAGE = 1000

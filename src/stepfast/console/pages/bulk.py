@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
-from ...listing import ListKeywords
+from ...filters import ListKeywords
 from ...monitoring.search import Counted, count_runs
 from ..bulk_jobs import WISHES, BulkAction, Carry, Job, all_of
 from ..confirm import Question

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...errors import RunNotFound
+from ...info import RunInfo, StepInfo
 from ...model import status
 from ...model.rows import RunRow
 from ...model.status import DAG_STEP
@@ -18,7 +19,6 @@ from ...monitoring.changes import glance_of
 from ...monitoring.explain import Veiled, explain, unread
 from ...monitoring.search import family_of
 from ...monitoring.text import run_shape
-from ...reports import RunInfo, StepInfo
 from ...run import Run
 from .. import json_numbers
 from ..confirm import SIGNAL, WISHES, offered, what_happens

@@ -7,13 +7,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ...listing import ListKeywords
+from ...filters import ListKeywords
+from ...info import RunInfo
 from ...model import status
 from ...model.cron import clock
 from ...monitoring.changes import LISTS, news_of
 from ...monitoring.search import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
 from ...monitoring.text import count
-from ...reports import RunInfo
 from ..addresses import NAVIGATION
 from ..bulk_jobs import WISHES
 from ..filters import ORDERS, Filters

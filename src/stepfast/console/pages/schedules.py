@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...errors import ScheduleNotFound
 from ...monitoring.text import schedule_shape, state_in_words, times_in_words, when_in_words
-from ...schedule_info import ScheduleInfo
+from ...schedules import ScheduleInfo
 from ..confirm import Question
 from ..redaction import Veil, aside
 from ..refusals import Refused

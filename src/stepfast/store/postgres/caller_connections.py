@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from ...callers_thread import beside_the_loop, callers_thread, refuse_without_loop
+from ...caller_thread import beside_the_loop, callers_thread, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
 from .connections import know_arrays
 from .errors import translate

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
-from ...callers_thread import callers_thread, refuse_without_loop
+from ...caller_thread import callers_thread, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
 from ...model.records import Answer, Mail, NewRun

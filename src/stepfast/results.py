@@ -1,8 +1,4 @@
-"""Waiting for results: one watcher per process asks one question for everybody who waits.
-
-Runs that end in this process are told at once. Otherwise a wake-up makes it ask, and without wake-ups it asks in
-growing intervals.
-"""
+"""Waiting for results: one query per process for all that wait, and a warning where no worker serves a run."""
 
 from __future__ import annotations
 
@@ -13,9 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from .engine.host import Clock
-from .errors import AppClosed, DatabaseUnavailable, RunNotFound, SchemaError
+from .errors import AppClosed, DatabaseUnavailable, RunNotFound, SchemaError, StepfastError
+from .model import status
+from .model.health import nobody_serves
 from .model.records import Transition
-from .model.rows import Outcome
+from .model.rows import Outcome, RunRow
 from .model.status import COMPENSATED
 from .settings import Settings
 from .store import Store
@@ -163,3 +161,46 @@ def _closed(run_id: str) -> AppClosed:
     return AppClosed(
         f"the application was closed before run {run_id} had ended; the run goes on, and can be asked again"
     )
+
+
+SOON = 1.0
+"""Seconds of waiting after which a look is taken: a worker that is there has taken the run by then."""
+_AT_MOST_EVERY = 5.0
+"""Seconds between two looks of one process, however many of its callers wait."""
+
+
+class Lookout:
+    """Looks for workers on behalf of those who wait."""
+
+    def __init__(self, store: Store, logger: logging.Logger, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._logger = logger
+        self._looked = float("-inf")
+
+    async def warn(self, run_id: str) -> None:
+        """One line in the log, if nobody will take the run. Somebody else in this process may just have looked: then it
+        has been said, or is not so."""
+        if self._clock.now() - self._looked < _AT_MOST_EVERY:
+            return
+        self._looked = self._clock.now()
+        if (found := await self._look(run_id)) is not None:
+            row, missing = found
+            ids = {"run_id": run_id, "workflow": row.workflow, "attempt": row.attempt}
+            self._logger.warning("run %s: %s", run_id, missing, extra=ids)
+
+    async def missing(self, run_id: str) -> str | None:
+        """What is to be said of a run that is ready and that nobody will take; None if that is not so, or cannot be
+        told."""
+        found = await self._look(run_id)
+        return None if found is None else found[1]
+
+    async def _look(self, run_id: str) -> tuple[RunRow, str] | None:
+        """The row of a run that nobody will take, with what is to be said of it."""
+        with contextlib.suppress(StepfastError):
+            row = await self._store.run(run_id)
+            if row is not None and row.status == status.QUEUED and row.ready:
+                why = nobody_serves(await self._store.workers(), row.workflow, row.queue)
+                if why is not None:
+                    return row, f"it is queued; {why}: start one with `stepfast worker module:app`"
+        return None

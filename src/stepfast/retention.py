@@ -1,8 +1,4 @@
-"""An archive of removed runs: a file with one JSON object per line, one line per run.
-
-A line is on the disk before its run is removed. Whatever happens in between, no run is lost; it may be there twice.
-What is stored of a run is written as it is stored: what went through a codec stays so, and its ``format`` says it.
-"""
+"""``app.prune``: removes runs that ended long enough ago, and writes them to an archive before."""
 
 from __future__ import annotations
 
@@ -10,17 +6,21 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 import msgspec
 
+from .engine.options import Seconds
 from .errors import ConfigurationError
+from .model.backoff import seconds
 from .model.moments import moment
 from .model.records import StepRecord
-from .model.retention import Ended, Try
+from .model.retention import DELETABLE, Ended, Keep, Try
 from .model.rows import DagStepRow, RunRow
 from .settings import FORMAT
 from .store import Store
+from .worker.pruner import FIRST, Remover
+from .worker.threads import REAL
 
 try:
     import fcntl
@@ -235,3 +235,57 @@ def _error(text: str | None) -> Any:
 
 def _encoded(fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode(fields)
+
+
+Progress = Callable[[int], None]
+"""Told how many runs are gone so far."""
+
+
+class PruneKeywords(TypedDict, total=False):
+    """The options of ``app.prune``, as ``app.sync.prune`` takes them."""
+
+    archive: str | os.PathLike[str] | None
+    """The file that the runs are written to before they go."""
+    status: str | None
+    """Only runs that ended so."""
+    dry_run: bool
+    """Whether they are only counted."""
+    progress: Progress | None
+
+
+def keep_for(older_than: Seconds, status: str | None) -> Keep:
+    """Runs that ended less than this long ago are kept, and those that ended otherwise."""
+    if status is not None and status not in DELETABLE:
+        raise ConfigurationError(f"only runs that have ended can be pruned: {', '.join(DELETABLE)}, not {status!r}")
+    span = int(seconds(older_than, "older_than") * 1000)
+    return Keep(span, span, status)
+
+
+async def prune(
+    store: Store, keep: Keep, archive: str | os.PathLike[str] | None = None, progress: Progress | None = None
+) -> int:
+    """Remove what may go; how many runs went. Nothing is removed if the archive cannot be written to."""
+    async with contextlib.AsyncExitStack() as stack:
+        kept: Archive | None = None
+        if archive is not None:
+            kept = await stack.enter_async_context(open_archive(archive, store))
+        remover, removed = Remover(store, keep, REAL, kept), 0
+        after: str | None = FIRST
+        while after is not None:
+            found = await remover.look(after)
+            removed += await remover.remove(found.free) or 0
+            after = found.after
+            if progress is not None:
+                progress(removed)
+    return removed
+
+
+async def prunable(store: Store, keep: Keep) -> int:
+    """How many runs may go. Those that are kept only for the sake of others among them are not counted."""
+    remover, count = Remover(store, keep, REAL), 0
+    after: str | None = FIRST
+    while after is not None:
+        found = await remover.look(after)
+        count += len(found.free)
+        after = found.after
+    return count

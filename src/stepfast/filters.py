@@ -7,11 +7,11 @@ from typing import Any, TypedDict
 from .engine.options import Seconds
 from .engine.workflow import Workflow
 from .errors import ConfigurationError
+from .info import RunInfo
 from .model.backoff import seconds
 from .model.ids import check_id
 from .model.names import check_name, refuse_unknown
 from .model.status import REASONS, RUN_STATUSES
-from .reports import RunInfo
 
 _PAGE = 50
 _LARGEST_PAGE = 10_000

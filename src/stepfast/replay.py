@@ -1,33 +1,86 @@
-"""Replaying an exported dag run: which steps would be done today, given how those of the run have ended.
-
-The functions of steps are work and are not called; their recorded ends stand for them. What is code between steps in a
-workflow is in a dag its graph, the conditions of its steps, and which errors are caught. A run that is under way keeps
-the graph it was started with. One that has completed is held against the graph of today, as a workflow is against its
-code.
-"""
+"""``run.export`` and ``app.replay``: a run as JSON, and what today's code makes of it, without a database."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from .checking import DIVERGES, FITS, TOO_LONG, Replayer, Verdict, as_claimed, fits_dag
+import msgspec
+
+from .compatibility import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun, Replayer, Verdict, as_claimed, fits_dag, judge
 from .engine.dag import Dag, DagContext, DagStepWorkflow, DagSyncContext, DagView
 from .engine.dag_run import wanted
 from .engine.execution import Execution
-from .engine.invocation import replay
+from .engine.invocation import kind_of, replay
+from .engine.options import Seconds
 from .engine.outcomes import decode_error
 from .engine.workflow import Workflow
-from .errors import AttemptTimeout, HistoryEnded, sentence
-from .exporting import Exported
+from .errors import AttemptTimeout, ConfigurationError, HistoryEnded, RunNotFound, sentence
 from .model import status
+from .model.backoff import seconds
 from .model.graph import APPROVAL, Graph, Stood, is_failure
 from .model.payload import Payloads
-from .model.records import Claimed
-from .model.rows import DagStepRow
+from .model.records import Claimed, StepRecord
+from .model.rows import DagStepRow, RunRow
+from .model.status import DAG, TASK
 from .settings import Settings
+from .store import Store
+
+MARK = "stepfast_export"
+VERSION = 1
+_PAGE = 1000
+
+
+class Exported(msgspec.Struct):
+    """What is in an export."""
+
+    run: RunRow
+    steps: list[StepRecord]
+    seed: str | None = None
+    graph: str | None = None
+    """Of a dag run: the graph it goes by."""
+    dag_steps: list[DagStepRow] = []
+    """Of a dag run: its steps, and how they have ended."""
+    stepfast_export: int = VERSION
+
+
+async def export_run(store: Store, run_id: str) -> dict[str, Any]:
+    """Everything that a replay needs of a run, as plain values that JSON can hold."""
+    row = await store.run(run_id)
+    if row is None:
+        raise RunNotFound(run_id)
+    if row.dag_id is not None:
+        raise ConfigurationError(f"run {run_id} is a step of dag run {row.dag_id}: export that")
+    steps: list[StepRecord] = []
+    after = ("", -1)
+    while page := await store.steps(run_id, after, _PAGE):
+        steps += page
+        after = (page[-1].branch, page[-1].position)
+    steps.sort(key=lambda step: (step.branch, step.position))  # pages are in the order of the database
+    exported = Exported(row, steps, await store.seed(run_id))
+    if row.graph is not None:
+        exported.graph = await store.graph(row.workflow, row.graph, run_id)
+        exported.dag_steps = await store.dag_steps(run_id)
+    made: dict[str, Any] = msgspec.to_builtins(exported)
+    return made
+
+
+def read_export(given: object) -> Exported:
+    """An export again: the values themselves, or their JSON."""
+    try:
+        if isinstance(given, (str, bytes, bytearray)):
+            given = msgspec.json.decode(given)
+        if not isinstance(given, Mapping) or MARK not in given:
+            raise ConfigurationError(
+                "this is no export of a run: make one by `await run.export()` or `stepfast export`"
+            )
+        if given[MARK] != VERSION:
+            raise ConfigurationError(f"this export has the form {given[MARK]!r}; this version reads form {VERSION}")
+        return msgspec.convert(given, Exported)
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(f"this is no export of a run: {error}") from None
 
 
 class _Differs(Exception):
@@ -164,3 +217,85 @@ class DagReplayer(Replayer):
 
 def _outcome(row: DagStepRow) -> str:
     return Stood(row.status, row.reason, row.started_at is not None, False).outcome
+
+
+class ReplayVerbs:
+    """The part of the application that replays exported runs."""
+
+    settings: Settings
+    logger: logging.Logger
+    workflows: dict[str, Workflow[Any, Any]]
+    _payloads: Payloads
+
+    async def replay(self, exported: Any, *, timeout: Seconds = 10.0) -> CheckedRun:
+        """Replay a run that ``run.export()`` or ``stepfast export`` has written, as values or as JSON, against this
+        code: its records answer in place of steps, and nothing is done. The verdict is ``fits`` or ``diverges``, as
+        that of ``app.check``; a run that had completed must also come to the same result. Of a dag run the graph and
+        the conditions are asked which steps would be done."""
+        export = read_export(exported)
+        row, longest = export.run, seconds(timeout, "the timeout of replay()")
+        workflow = self.workflows.get(row.workflow)
+        if workflow is None:
+            detail = f"the application has no workflow {row.workflow!r}"
+            return CheckedRun(row.id, row.workflow, row.status, UNKNOWN, detail)
+        if refused := _unlike(export, workflow):
+            return CheckedRun(row.id, row.workflow, row.status, *refused)
+        kind = RunReplayer if row.graph is None else DagReplayer
+        replayer = kind(self.settings, self._payloads, self.logger, export)
+        try:
+            verdict = await replayer.play(as_claimed(row, export.steps, export.seed), workflow, longest)
+        finally:
+            await replayer.close()
+        blocked = TOO_LONG, f"the code blocked its thread for longer than {longest:g} s"
+        return CheckedRun(row.id, row.workflow, row.status, *(verdict or blocked))
+
+
+class RunReplayer(Replayer):
+    """Plays one exported run; one that had completed, to the same end."""
+
+    def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger, export: Exported) -> None:
+        super().__init__(settings, payloads, logger)
+        self._row = export.run
+
+    async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict:
+        if workflow.kind == TASK:
+            return self._task(claimed, workflow)
+        ghost, results = Execution(claimed, workflow, self), []
+
+        async def perform() -> None:
+            results.append(await kind_of(workflow).perform(ghost, self._handlers.submit))
+
+        error = await replay(ghost, perform(), longest)
+        verdict = judge(ghost, error)
+        if verdict[0] == FITS and self._row.status == status.COMPLETED and ghost.successor is None:
+            return self._same_end(ghost, verdict, results, error)
+        return verdict
+
+    def _same_end(self, ghost: Execution, verdict: Verdict, results: list[Any], error: BaseException | None) -> Verdict:
+        beyond = None if ghost.replaying is None else ghost.replaying.beyond
+        if beyond is not None or error is not None or not results:
+            return DIVERGES, f"the run had completed, but now {verdict[1]}"
+        row, payloads = self._row, self.payloads
+        text = kind_of(ghost.workflow).encode_result(ghost, results[0])
+        now = payloads.plain(text, payloads.format, "the result")
+        form = row.format if row.output_format is None else row.output_format
+        before = payloads.plain(row.output or "null", form, "the recorded result")
+        if now != before:
+            return DIVERGES, f"the run had returned {_brief(before)}, but now it would return {_brief(now)}"
+        return FITS, "it would return the same result"
+
+
+def _unlike(export: Exported, workflow: Workflow[Any, Any]) -> Verdict | None:
+    """Why a run cannot be played by the code that has its name, if it is of another kind."""
+    name, was_dag = export.run.workflow, export.run.graph is not None
+    if was_dag != (workflow.kind == DAG):
+        was = DAG if was_dag else "workflow or a task"
+        return DIVERGES, f"{name!r} was a {was}, and is a {workflow.kind} in this code"
+    if was_dag and export.graph is None:
+        return UNKNOWN, "the graph it was started with was not stored any more"
+    return None
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,503 @@
+"""What one event loop works with: its store and services, connected on first use; and which application applies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .engine.host import Clock
+from .engine.observers import Observers
+from .engine.workflow import Workflow
+from .errors import ConfigurationError, UnknownWorkflow
+from .model.backoff import seconds
+from .model.names import nearest
+from .model.queue_config import Gate, Rate, decode
+from .model.records import NewRun, WorkerInfo
+from .model.rows import Definition
+from .model.urls import DatabaseUrl, redact
+from .results import Lookout, Watcher
+from .settings import Settings
+from .starts import Bounds, Starter
+from .store import Store
+from .store.store import MissingRight
+from .worker.notifier import Switchboard
+from .worker.remote_dispatcher import Carriage
+from .worker.worker import Worker
+
+if TYPE_CHECKING:
+    from .app import Stepfast
+
+
+_PATIENCE = 2.0
+"""Seconds for what is still to be written when the application is closed."""
+_FRESH = 5.0
+"""Seconds for which stored definitions are taken as read."""
+
+
+class Connected:
+    """Made on first use in a loop; closed with the application."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        logger: logging.Logger,
+        user: object,
+        observers: Observers | None,
+        clock: Clock,
+    ) -> None:
+        self.store = store
+        self.observers = observers
+        """Who is told what happens to runs, if anybody is."""
+        self.user = user
+        """Who this is to a store that several event loops share."""
+        self.logger = logger
+        self.loop = asyncio.get_running_loop()
+        self.switchboard = Switchboard(store, logger, clock)
+        self.starter = Starter(store, settings, logger, self.switchboard, clock, observers)
+        self.watcher = Watcher(store, settings, logger, self.switchboard, clock)
+        self.lookout = Lookout(store, logger, clock)
+        self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        """The workers that were made here."""
+        self.carriage: Carriage | None = None
+        """Where remote steps go, once there was a worker here."""
+        self.guests: set[asyncio.Task[None]] = set()
+        """What others do here beside everything else. They are told to end first, while the database can be reached."""
+        self._stored: set[tuple[str, str]] = set()
+        self._may_store = True
+        self._storing: set[asyncio.Task[None]] = set()
+        self.declared_queues: set[tuple[str, str]] = set()
+        """The limits of queues that this process has told the database of."""
+        self.bounds = Bounds(store, clock)
+        self._known: dict[str, Definition] = {}
+        self._known_at = 0.0
+        self._clock = clock
+        self.new_id = clock.new_id
+        """An id for a run that is started here."""
+
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """Start runs in a transaction of the caller's."""
+        ids = await self.store.start_within(connection, runs)
+        if self.observers is not None:
+            self.observers.starts(runs, ids, joined=True)
+        return ids
+
+    async def store_definitions(self, workflows: list[Workflow[object, object]]) -> None:
+        """Tell the database of these workflows, once per process and version. A user who may only start runs leaves it
+        to the workers."""
+        new = [w for w in workflows if (w.name, w.version) not in self._stored]
+        if not new or not self._may_store:
+            return
+        try:
+            await self.store.put_definitions([w.definition() for w in new])
+        except MissingRight:
+            self._may_store = False
+            self.logger.info("the database user may not store definitions of workflows; workers do when they begin")
+        else:
+            self._stored.update((w.name, w.version) for w in new)
+
+    def has_stored(self, workflow: Workflow[object, object]) -> bool:
+        """Whether the database knows this version, because this process has told it."""
+        return (workflow.name, workflow.version) in self._stored
+
+    def store_definitions_soon(self, workflows: list[Workflow[object, object]]) -> None:
+        """Store the definitions later, for a caller who has a transaction open and must not wait for another: on SQLite
+        there is one lock for all who write, and the caller has it."""
+        self.soon(self.store_definitions(workflows))
+
+    def soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Store something that the code declares, beside whatever else is under way."""
+        task = asyncio.create_task(work)
+        self._storing.add(task)
+        task.add_done_callback(self._stored_soon)
+
+    def _stored_soon(self, task: asyncio.Task[None]) -> None:
+        self._storing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.logger.warning(
+                "what the code declares could not be stored; the next start tries again", exc_info=task.exception()
+            )
+
+    async def definition(self, name: str, also_known: list[str]) -> Definition:
+        """The stored definition of a workflow whose code is not here."""
+        if name not in self._known or self._clock.now() - self._known_at > _FRESH:
+            self._known = {d.name: d for d in await self.store.definitions()}
+            self._known_at = self._clock.now()
+        if name not in self._known:
+            raise UnknownWorkflow(name, sorted({*self._known, *also_known}))
+        return self._known[name]
+
+    async def close(self) -> None:
+        """Stop workers that have not left yet: they give their runs back. Stop watching and listening. The store itself
+        is closed by its owner."""
+        try:
+            await self._leave_guests()
+            await asyncio.gather(*(worker.stop() for worker in list(self.workers) if worker.at_work))
+            self.watcher.drop()
+            await self.switchboard.send_all(_PATIENCE)
+            if self._storing:
+                await self._clock.wait(self._storing, _PATIENCE)
+        finally:
+            await asyncio.gather(*self.drop(), return_exceptions=True)
+            if self.carriage is not None:
+                await self.carriage.close()
+
+    async def _leave_guests(self) -> None:
+        """Tell them to end, and let them write what there is to write."""
+        for task in self.guests:
+            task.cancel()
+        if self.guests:
+            await self._clock.wait(self.guests, _PATIENCE)
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Tell whoever waits here that nothing will come, and every task to end. The tasks, which do so at once."""
+        tasks = [
+            *self._storing,
+            *self.guests,
+            *self.starter.drop(),
+            *self.switchboard.drop(),
+            *self.bounds.drop(),
+            *self.watcher.drop(),
+        ]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+
+Prepare = Callable[[Store], Awaitable[None]]
+
+_inherited: list[object] = []
+"""What a parent process had open at a fork. It is kept as it is: tidying it up would tell the parent's server."""
+
+
+class Connections:
+    """What the event loops of one application work with. May be used from any thread."""
+
+    def __init__(
+        self,
+        make: Callable[[], Store],
+        settings: Settings,
+        logger: logging.Logger,
+        observers: Callable[[], Observers | None],
+        clock: Callable[[], Clock],
+    ) -> None:
+        self._make = make
+        self._observers = observers
+        self._clock = clock
+        self._settings = settings
+        self._logger = logger
+        self._loops: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected | None]] = {}
+        self._shared: Store | None = None
+        self._users: dict[object, asyncio.AbstractEventLoop] = {}
+        """Who works with the shared store. It is closed with the last of them."""
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    @property
+    def open(self) -> bool:
+        """Whether any event loop is connected."""
+        return any(not loop.is_closed() for loop in list(self._loops))
+
+    async def get(self, prepare: Prepare) -> Connected:
+        """What this event loop works with, made on first use. One connects; whoever comes meanwhile waits for it, and
+        if it is cancelled, the next one does it."""
+        self._mind_fork()
+        loop = asyncio.get_running_loop()
+        while True:
+            future = self._loops.get(loop)
+            if future is None:
+                return await self._connect(loop, prepare)
+            connected = future.result() if future.done() else await asyncio.shield(future)
+            if connected is not None:
+                return connected
+
+    def made(self, loop: asyncio.AbstractEventLoop | None = None) -> Connected | None:
+        """What an event loop works with, if it is connected: this one, or another. May be asked from any thread."""
+        future = self._loops.get(loop or asyncio.get_running_loop())
+        return future.result() if future is not None and future.done() and future.exception() is None else None
+
+    async def close(self) -> None:
+        """Disconnect this event loop; the last one closes a shared store. Cancelled, it drops instead of closing."""
+        if os.getpid() != self._process:
+            return  # what is open is the parent's
+        future = self._loops.pop(asyncio.get_running_loop(), None)
+        connected = None if future is None else await self._made(future)
+        try:
+            if connected is not None:
+                await connected.close()
+            store = self._left(connected)
+            if store is not None:
+                await store.close()
+        except BaseException:
+            self._drop(connected)
+            raise
+
+    def drop(self) -> None:
+        """Drop what this event loop works with, without waiting for anything."""
+        future = None if os.getpid() != self._process else self._loops.pop(asyncio.get_running_loop(), None)
+        if future is not None:
+            self._drop_when_made(future)
+
+    # -- connecting --------------------------------------------------------------------------------------------------
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, prepare: Prepare) -> Connected:
+        for old in [old for old in list(self._loops) if old.is_closed()]:
+            self._loops.pop(old, None)
+        future = self._loops[loop] = loop.create_future()
+        try:
+            connected = await self._open(loop, prepare)
+        except BaseException as error:
+            if self._loops.get(loop) is future:
+                del self._loops[loop]
+            if isinstance(error, Exception):
+                future.set_exception(error)
+                future.exception()  # there may be nobody else who waits for it
+            else:
+                future.set_result(None)
+            raise
+        future.set_result(connected)
+        return connected
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, prepare: Prepare) -> Connected:
+        user = object()
+        store = self._join(user, loop)
+        try:
+            await store.open()
+            await prepare(store)
+            return Connected(store, self._settings, self._logger, user, self._observers(), self._clock())
+        except BaseException as error:
+            if self._leave(user, store):
+                if isinstance(error, Exception):
+                    await store.close()
+                else:
+                    store.drop()
+            raise
+
+    async def _made(self, future: asyncio.Future[Connected | None]) -> Connected | None:
+        """What somebody is still making, to be closed; if we are cancelled, it is dropped as soon as it is there."""
+        try:
+            return await asyncio.shield(future)
+        except Exception:
+            return None  # whoever was making it knows
+        except BaseException:
+            self._drop_when_made(future)
+            raise
+
+    def _drop_when_made(self, future: asyncio.Future[Connected | None]) -> None:
+        future.add_done_callback(lambda made: None if made.exception() else self._drop(made.result()))
+
+    # -- the shared store --------------------------------------------------------------------------------------------
+
+    def _join(self, user: object, loop: asyncio.AbstractEventLoop) -> Store:
+        with self._lock:
+            store = self._shared or self._make()
+            if store.dialect == "sqlite":  # one writing thread, whatever the number of event loops
+                self._shared = store
+                self._users[user] = loop
+            return store
+
+    def _leave(self, user: object, store: Store) -> bool:
+        """Whether nobody is left who works with this store. Loops that were closed without a word count no more."""
+        with self._lock:
+            if store is not self._shared:
+                return True
+            self._users.pop(user, None)
+            if any(not loop.is_closed() for loop in self._users.values()):
+                return False
+            self._shared = None
+            self._users.clear()
+            return True
+
+    def _left(self, connected: Connected | None) -> Store | None:
+        """The store to be closed, if any: this loop's own, or the shared one with its last user. An application that
+        was used in loops which are over closes it, too."""
+        store = self._shared if connected is None else connected.store
+        user = None if connected is None else connected.user
+        return store if store is not None and self._leave(user, store) else None
+
+    def _drop(self, connected: Connected | None) -> None:
+        if connected is not None:
+            connected.drop()
+            if self._leave(connected.user, connected.store):
+                connected.store.drop()
+
+    # -- forks -------------------------------------------------------------------------------------------------------
+
+    def _mind_fork(self) -> None:
+        """Threads do not come along to the child of a fork, and its connections are the parent's."""
+        if os.getpid() == self._process:
+            return
+        if self._shared is not None:
+            raise ConfigurationError(
+                "this process was forked from one in which the application had its SQLite database open, and SQLite "
+                "cannot be used on both sides of a fork: close the application (await app.close(), or "
+                "app.sync.close()) before the fork, or use it in the children only"
+            )
+        _inherited.append(self._loops)
+        self._loops, self._lock, self._process = {}, threading.Lock(), os.getpid()
+
+
+_instead: ContextVar[tuple[Stepfast, Stepfast] | None] = ContextVar("stepfast_instead", default=None)
+"""An application, and the one that stands in for it."""
+
+
+_everywhere: dict[Stepfast, Stepfast] = {}
+"""Applications, and those that stand in for them in the whole process: see ``Lab.in_place``."""
+
+
+def here(app: Stepfast) -> Stepfast:
+    """The application itself; or the one that stands in for it where this is called."""
+    instead = _instead.get()
+    if instead is not None and instead[0] is app:
+        return instead[1]
+    return _everywhere.get(app, app) if _everywhere else app
+
+
+@contextlib.contextmanager
+def stands_in_everywhere(app: Stepfast, other: Stepfast) -> Iterator[None]:
+    """Let the other application stand in, in every task and thread of the process."""
+    before = _everywhere.get(app)
+    _everywhere[app] = other
+    try:
+        yield
+    finally:
+        if before is None:
+            _everywhere.pop(app, None)
+        else:
+            _everywhere[app] = before
+
+
+def where_stands_in(app: Stepfast, other: Stepfast) -> contextvars.Context:
+    """Variables like those of the caller; but in code that is executed with them the other application stands in."""
+    made = contextvars.copy_context()
+    made.run(_instead.set, (app, other))
+    return made
+
+
+class Namesake(NamedTuple):
+    """One name under which live workers have code of different modules."""
+
+    workflow: str
+    module: str
+    other: str
+    worker: WorkerInfo
+
+
+def database_shown(url: DatabaseUrl) -> str:
+    """The database, as an operator looks for it: never with a password, and a file by its whole path."""
+    return redact(url.text) if url.path is None else f"the SQLite file {os.path.abspath(url.path)}"
+
+
+def announce_database(url: DatabaseUrl, namespace: str, named: bool, logger: logging.Logger) -> None:
+    """Say where runs are kept; loudly, if it is where they land when nobody says so."""
+    logger.info("works on %s, namespace %r", database_shown(url), namespace)
+    if not named:
+        logger.warning("%s", unnamed(url))
+
+
+def announce_retention(settings: Settings, logger: logging.Logger) -> None:
+    """Say for how long ended runs are kept, because what is removed does not come back."""
+    others, failed = _days(settings.retention), _days(settings.retention_failed)
+    logger.info(
+        "ended runs are kept %s, failed ones %s (settings retention, retention_failed); then workers remove them",
+        others, failed,
+    )  # fmt: skip
+
+
+def _days(span: float | timedelta | None) -> str:
+    if span is None:
+        return "for ever"
+    return f"for {timedelta(seconds=seconds(span, 'the retention'))}".replace(", 0:00:00", "")
+
+
+def unnamed(url: DatabaseUrl, way: str = "Stepfast(url)") -> str:
+    """The warning that nobody named a database; ``way`` is how it could have been named."""
+    return f"no database was named, neither by {way} nor by STEPFAST_URL: runs are kept in {database_shown(url)}"
+
+
+def announce_namesakes(
+    workflows: Mapping[str, Workflow[Any, Any]], workers: Sequence[WorkerInfo], logger: logging.Logger
+) -> None:
+    """Say which names other live workers have other code for: they execute each other's runs."""
+    own = {name: workflow.module for name, workflow in workflows.items()}
+    versions = {name: workflow.version for name, workflow in workflows.items()}
+    for name, module, other, worker in namesakes(own, versions, workers):
+        logger.warning(
+            "the code of %r is from module %s here, but from %s on the live worker %s:%d: each executes the other's "
+            "runs. If they are two services, give each a namespace of its own, or one of the workflows another name",
+            name, module, other, worker.host, worker.pid,
+        )  # fmt: skip
+
+
+def announce_queues(
+    queues: Sequence[str] | None,
+    workflows: Mapping[str, Workflow[Any, Any]],
+    limited: Iterable[str],
+    logger: logging.Logger,
+) -> None:
+    """Say which of the queues that a worker is to serve no code here names: perhaps a typing error."""
+    known = {workflow.queue for workflow in workflows.values()} | set(limited)
+    for queue in queues or ():
+        if queue not in known:
+            logger.warning(
+                "queue %r is the queue of no workflow here: only runs whose start names it are taken from it%s",
+                queue, nearest(queue, sorted(known)),
+            )  # fmt: skip
+
+
+def announce_limits(before: Gate, after: Gate, logger: logging.Logger) -> None:
+    """Say that this process declares other limits of a queue than another one did, and which hold."""
+    if before.declared is not None:
+        logger.warning(
+            "the limits of queue %r are declared as %s here, and were declared as %s by %s: what was declared last "
+            "holds. If two deployments differ for good, let one of them declare the queue",
+            after.name, shown_limits(after.declared), shown_limits(before.declared), before.declared_by,
+        )  # fmt: skip
+    if after.overridden:
+        logger.warning(
+            "queue %r: an operator has set %s, which holds instead of what the code declares, until it is reset",
+            after.name, shown_limits(after.chosen),
+        )  # fmt: skip
+
+
+def shown_limits(text: str | None) -> str:
+    """Limits as the code writes them: ``concurrency=20, rate=Rate(100, per=60)``."""
+    return ", ".join(f"{name}={_shown(value)}" for name, value in decode(text).items()) or "none"
+
+
+def _shown(value: object) -> str:
+    return f"Rate({value.count}, per={value.per:g})" if isinstance(value, Rate) else str(value)
+
+
+def namesakes(modules: Mapping[str, str], versions: Mapping[str, str], workers: Sequence[WorkerInfo]) -> list[Namesake]:
+    """Where live workers have other code of another module under one of these names, each name once. The same code in
+    two modules is one that was moved."""
+    found: dict[str, Namesake] = {}
+    for worker in workers:
+        for name, module in modules.items():
+            other = worker.modules.get(name, "")
+            if worker.state == "live" and worker.workflows.get(name) != versions.get(name) and _differ(module, other):
+                found.setdefault(name, Namesake(name, module, other, worker))
+    return list(found.values())
+
+
+def all_namesakes(workers: Sequence[WorkerInfo]) -> list[Namesake]:
+    """Names under which any two live workers have code of different modules, each name once."""
+    live = [worker for worker in workers if worker.state == "live"]
+    found = {n.workflow: n for worker in live for n in namesakes(worker.modules, worker.workflows, live)}
+    return [found[name] for name in sorted(found)]
+
+
+def _differ(one: str, other: str) -> bool:
+    """``orders`` and ``shop.orders`` may be one file, run as a script and imported from its package."""
+    known = one != "" and other != ""
+    return known and one != other and not one.endswith(f".{other}") and not other.endswith(f".{one}")

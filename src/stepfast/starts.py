@@ -1,0 +1,535 @@
+"""Starting runs: the rows to insert, checked against the code or its definition, and batches of concurrent starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from .engine.dag import Dag
+from .engine.host import Clock
+from .engine.observers import Observers
+from .engine.options import ChildKeywords, Seconds
+from .engine.workflow import Workflow, check_attempts
+from .errors import (
+    AppClosed,
+    ConfigurationError,
+    DatabaseRefused,
+    InvalidInput,
+    StepfastError,
+    UnknownOption,
+    UnknownWorkflow,
+)
+from .model.backoff import check_priority, seconds, to_milliseconds
+from .model.graph import Graph
+from .model.ids import child_id
+from .model.names import check_name, check_queue
+from .model.payload import Payloads
+from .model.payload_check import first_problem
+from .model.queue_config import Bound
+from .model.records import NewDagStep, NewRun, Parent, RunShape
+from .model.rows import Definition
+from .model.transitions.start import Debounce
+from .settings import Settings
+from .store import Store
+from .store.store import KeysHeld
+from .worker.db_retry import patiently
+from .worker.notifier import Switchboard, started_lanes
+
+if TYPE_CHECKING:
+    from .runtime import Connected
+
+
+class Plan(NamedTuple):
+    """What the starts of one call have in common."""
+
+    shape: RunShape
+    encode: Callable[[Any], str]
+    output_type: Any
+    graph: Graph | None = None
+    brings_graph: bool = False
+    """Whether each run brings a copy of its graph along: the definition may not be stored yet."""
+
+    def runs(self, run_id: str, input: Any, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
+        """The rows of one start: a run, and for a dag its steps."""
+        return self.rows(run_id, self.encode(input), key, parent)
+
+    def rows(self, run_id: str, text: str, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
+        """The rows of one start whose input was checked and encoded before."""
+        if self.graph is None:
+            return [NewRun(run_id, self.shape, text, key, parent)]
+        graph = self.graph
+        run = NewRun(run_id, self.shape, text, key, parent, graph=graph.version, steps=len(graph.dag_steps))
+        if self.brings_graph:
+            run.graph_text = graph.text
+        return [run, *(self._step(run_id, name, graph) for name in graph.dag_steps)]
+
+    def _step(self, dag_id: str, name: str, graph: Graph) -> NewRun:
+        dag_step = graph.dag_steps[name]
+        shape = self.shape._replace(
+            workflow=f"{self.shape.workflow}/{name}",
+            deadline_ms=None,
+            max_attempts=(dag_step.retries or 0) + 1,
+            timeout_ms=None if dag_step.timeout is None or dag_step.kind != "step" else int(dag_step.timeout * 1000),
+            tags=(),
+        )
+        new = NewDagStep(dag_id, name, len(graph.dependencies(name)))
+        return NewRun(child_id(dag_id, name, 0), shape, "null", graph=graph.version, dag_step=new)
+
+
+class Planner:
+    """Makes plans of starts: checks what was given, and finds what the rows are to hold."""
+
+    def __init__(self, workflows: dict[str, Workflow[Any, Any]], payloads: Payloads, settings: Settings) -> None:
+        self._workflows = workflows
+        self._payloads = payloads
+        self._settings = settings
+        self._usual: dict[Workflow[Any, Any], Plan] = {}
+        """The plans of starts without options, which are the same each time. A dag may still grow."""
+
+    @property
+    def names(self) -> list[str]:
+        """The workflows whose code is here."""
+        return list(self._workflows)
+
+    async def plan(
+        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: ChildKeywords, joins: bool = False
+    ) -> Plan:
+        """What the starts of one call have in common. ``joins``: they join a transaction of the caller's, whose
+        connection may be the only one there is, so that nothing may be waited for."""
+        code = self.code(workflow)
+        if code is None:
+            return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)
+        if not options and code in self._usual and connected.has_stored(code):
+            return self._usual[code]
+        graph = code.graph if isinstance(code, Dag) else None
+        if joins:
+            connected.store_definitions_soon([code])
+        else:
+            await connected.store_definitions([code])
+        plan = self.plan_code(code, options)
+        if graph is not None:
+            return plan._replace(graph=graph, brings_graph=not connected.has_stored(code))
+        if not options:
+            self._usual[code] = plan
+        return plan
+
+    def plan_code(self, code: Workflow[Any, Any], options: ChildKeywords) -> Plan:
+        """For code that is here; of a dag without its graph, which may not be complete yet."""
+        if isinstance(code, Dag):
+            _refuse_for_dag(code.name, options)
+        shape = self._shape(Declared(code.name, code.version, code.queue, code.options.deadline), options)
+
+        def encode(value: Any) -> str:
+            if not code.takes_input:
+                _refuse_input(value, code.name)
+            return self._payloads.check_input(value, code.input_type, code.name)
+
+        return Plan(shape, encode, code.output_type)
+
+    def code(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
+        """The code that is meant; None: it is named, and not here."""
+        if isinstance(workflow, str):
+            return self._workflows.get(workflow)
+        if not isinstance(workflow, Workflow):
+            raise ConfigurationError(f"start takes a workflow or its name, not {workflow!r}")
+        if self._workflows.get(workflow.name) is not workflow:
+            raise UnknownWorkflow(workflow.name, list(self._workflows))
+        return workflow
+
+    def _plan_by_name(self, definition: Definition, options: ChildKeywords) -> Plan:
+        """A trigger without the code: checked against the stored definition."""
+        name = definition.name
+        if definition.graph is not None:
+            _refuse_for_dag(name, options)
+        declared = msgspec.json.decode(definition.options)
+        schema = None if definition.input_schema is None else msgspec.json.decode(definition.input_schema)
+        shape = self._shape(Declared(name, definition.version, definition.queue, declared.get("deadline")), options)
+
+        def encode(value: Any) -> str:
+            if not declared.get("takes_input", True):
+                _refuse_input(value, name)
+            text = self._payloads.check_input(value, Any, name)
+            if schema is not None:
+                plain = self._payloads.plain(text, self._payloads.format, "the input")
+                problem = first_problem(plain, schema)
+                if problem is not None:
+                    raise InvalidInput(f"the input of {name!r} does not fit: {problem}")
+            return text
+
+        return Plan(shape, encode, Any, None if definition.graph is None else Graph.from_text(definition.graph))
+
+    def _shape(self, declared: Declared, given: ChildKeywords) -> RunShape:
+        """What the rows of a start have in common: what was given, and else what is declared."""
+        _check_start(given)
+        queue, deadline, at = given.get("queue"), given.get("deadline"), given.get("at")
+        limit, longest = (
+            declared.deadline if deadline is None else seconds(deadline, "deadline"),
+            self._settings.max_name,
+        )
+        return RunShape(
+            declared.name,
+            declared.version,
+            declared.queue if queue is None else check_queue(queue, longest),
+            given.get("priority", 0),
+            _milliseconds(given.get("delay"), "delay") or 0,
+            None if at is None else to_milliseconds(at, "at"),
+            _milliseconds(given.get("expires_in"), "expires_in"),
+            None if limit is None else int(limit * 1000),
+            given.get("max_attempts"),
+            _milliseconds(given.get("timeout"), "timeout"),
+            tuple(dict.fromkeys(check_name(tag, "a tag", longest) for tag in given.get("tags", ()))),
+            None if (key := given.get("concurrency_key")) is None else check_name(key, "concurrency_key", longest),
+            format=self._payloads.format,
+        )
+
+
+class Declared(NamedTuple):
+    """What the code, or its definition, says of every run."""
+
+    name: str
+    version: str
+    queue: str
+    deadline: float | None
+
+
+def _check_start(given: ChildKeywords) -> None:
+    """What cannot work is refused, whichever workflow is started."""
+    check_priority(given.get("priority", 0))
+    tags = given.get("tags", ())
+    if given.get("delay") is not None and given.get("at") is not None:
+        raise ConfigurationError("a start takes delay or at, not both")
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise ConfigurationError(f"tags must be a list of strings, not {tags!r}")
+    check_attempts(given.get("max_attempts"))
+
+
+ONE_INPUT = "; the input is one value, before the options: a dict, a dataclass"
+"""What is said beside an option that a start does not have: it may be meant as a part of the input."""
+
+
+def refuse_more(called: str, taken: str, more: tuple[Any, ...]) -> None:
+    """Refuse further inputs: a run has one."""
+    if more:
+        raise UnknownOption(
+            f"{called} takes one {taken}, but was given {1 + len(more)} of them. Pass what a run needs as one value: a "
+            "dict, a tuple, a dataclass. Options go by name"
+        )
+
+
+def told_otherwise(runs: Sequence[NewRun], payloads: Payloads) -> list[str]:
+    """The keys that were used before, for a run with another input: what was given now is used for nothing."""
+    return [run.key for run in runs if run.earlier is not None and run.key is not None and _differs(run, payloads)]
+
+
+def _differs(run: NewRun, payloads: Payloads) -> bool:
+    assert run.earlier is not None
+    earlier, format_ = run.earlier
+    if earlier == run.input:
+        return False
+    try:  # the same may be written in another order, or sealed anew
+        return bool(payloads.plain(earlier, format_, "") != payloads.plain(run.input, run.shape.format, ""))
+    except Exception:  # a codec of the user's has a word in it
+        return False
+
+
+def _milliseconds(value: Seconds | None, what: str) -> int | None:
+    return None if value is None else int(seconds(value, what) * 1000)
+
+
+def _refuse_for_dag(name: str, options: ChildKeywords) -> None:
+    """Options that belong to each step of a dag, and would have no effect on its run."""
+    for option in ("max_attempts", "timeout"):
+        if options.get(option) is not None:
+            raise ConfigurationError(
+                f"{name!r} is a dag, whose start takes no {option}: say it at each step, "
+                f"@dag.step({'timeout' if option == 'timeout' else 'retries'}=…). A deadline holds for the whole run"
+            )
+
+
+def _refuse_input(value: Any, name: str) -> None:
+    if value is not None:
+        raise InvalidInput(f"{name!r} takes no input, but was given a {type(value).__name__}")
+
+
+_PATIENCE = 5.0
+"""Seconds a start rides out trouble before its caller hears of it; the id is ours, so repeating is safe."""
+
+Item = tuple[NewRun, "asyncio.Future[str]"]
+
+
+class Starter:
+    """Collects starts and inserts them together."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        logger: logging.Logger,
+        switchboard: Switchboard,
+        clock: Clock,
+        observers: Observers | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._observers = observers
+        self._settings = settings
+        self._logger = logger
+        self._switchboard = switchboard
+        # Starts with a key may have to wait for somebody else's commit; those without must not wait with them.
+        self._queues: dict[bool, list[Item]] = {False: [], True: []}
+        self._senders: dict[bool, asyncio.Task[None] | None] = {False: None, True: None}
+        self._waiting: dict[asyncio.Task[None], tuple[str, str]] = {}
+        """Starts that wait for somebody's commit, each by itself, and the workflow and key of each."""
+        self._over = False
+
+    async def start(self, run: NewRun) -> str:
+        """The id of the run once it is committed: its own, or that of the run that has its key."""
+        if self._over:
+            raise AppClosed
+        keyed = run.key is not None
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if keyed and self._waiting and _keyed(run) in self._waiting.values():
+            self._wait_apart((run, future))  # together with others it would only hold them up
+            return await future
+        self._queues[keyed].append((run, future))
+        sender = self._senders[keyed]
+        if sender is None or sender.done():
+            self._senders[keyed] = asyncio.create_task(self._send(keyed), name="stepfast-start")
+        return await future
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[str]:
+        """Start all of these runs, or none of them."""
+        try:
+            ids = await self._insert(runs, at_once=True)
+        except KeysHeld:
+            ids = await self._insert(runs, at_once=False)
+        self._started(runs, ids)
+        return ids
+
+    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
+        """Start all of these runs, or none of them if too many would be ready in their queue."""
+        until = self._clock.now() + _PATIENCE
+        ids = await patiently(
+            lambda: self._store.start_bounded(runs, bound),
+            "start",
+            self._logger,
+            1.0,
+            lambda: self._clock.now() > until,
+            clock=self._clock,
+        )
+        self._started(runs, ids)
+        return ids
+
+    async def start_debounced(self, run: NewRun, debounce: Debounce) -> str:
+        """The id of the run that waits for more starts of the key: this one, or an earlier one that is put off."""
+        if self._over:
+            raise AppClosed
+        until = self._clock.now() + _PATIENCE
+        done = await patiently(
+            lambda: self._store.start_debounced(run, debounce),
+            "start", self._logger, 1.0, lambda: self._clock.now() > until, clock=self._clock,
+        )  # fmt: skip
+        if done.lane is not None:
+            self._switchboard.ready([done.lane])
+        self._started([run], [done.run_id])
+        return done.run_id
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Start nothing more; whoever waits is told so. The tasks, to be cancelled."""
+        self._over = True
+        for items in self._queues.values():  # a sender that is cancelled before its first step cannot tell them
+            _fail(items, AppClosed())
+            items.clear()
+        return [*(task for task in self._senders.values() if task is not None), *self._waiting]
+
+    async def _send(self, keyed: bool) -> None:
+        try:
+            while self._queues[keyed]:
+                items, self._queues[keyed] = self._queues[keyed], []
+                self._queues[keyed] = items[self._settings.start_batch :]
+                await self._send_batch(items[: self._settings.start_batch])
+        except asyncio.CancelledError:
+            _fail(self._queues[keyed], AppClosed())
+            raise
+
+    def _wait_apart(self, item: Item) -> None:
+        """Start it by itself, however long somebody holds its key, unless its caller is cancelled."""
+        if self._over:
+            _fail([item], AppClosed())
+            return
+        run, future = item
+        task = asyncio.create_task(self._send_batch([item], at_once=False), name="stepfast-start")
+        self._waiting[task] = _keyed(run)
+
+        def over(_: object) -> None:
+            del self._waiting[task]
+            _fail([item], AppClosed())  # if it was cancelled before it had begun
+
+        task.add_done_callback(over)
+        future.add_done_callback(lambda future: task.cancel() if future.cancelled() else None)
+
+    async def _send_batch(self, items: list[Item], at_once: bool = True) -> None:
+        runs = [run for run, _ in items]
+        try:
+            ids = await self._insert(runs, at_once)
+        except KeysHeld:
+            for item in sorted(items, key=lambda item: _keyed(item[0])):
+                if not item[1].done():
+                    self._wait_apart(item)
+        except DatabaseRefused as error:
+            if len(items) > 1:
+                await self._send_one_by_one(items)
+            else:
+                _fail(items, error)
+        except StepfastError as error:
+            _fail(items, error)
+        except asyncio.CancelledError:
+            _fail(items, AppClosed("the application was closed; the run may have been started or not: look for it"))
+            raise
+        except Exception as error:
+            self._logger.exception("start: unexpected error")
+            _fail(items, error)
+        else:
+            for (_, future), run_id in zip(items, ids, strict=True):
+                if not future.done():
+                    future.set_result(run_id)
+            self._started(runs, ids)
+
+    async def _send_one_by_one(self, items: list[Item]) -> None:
+        """One bad start must not fail its neighbours."""
+        try:
+            for item in items:
+                await self._send_batch([item])
+        except asyncio.CancelledError:
+            _fail(items, AppClosed())  # those whose turn had not come
+            raise
+
+    async def _insert(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
+        clock, until = self._clock, self._clock.now() + _PATIENCE
+        return await patiently(
+            lambda: self._store.start(runs, at_once),
+            "start",
+            self._logger,
+            1.0,
+            lambda: clock.now() > until,
+            clock=clock,
+        )
+
+    def _started(self, runs: Sequence[NewRun], ids: Sequence[str]) -> None:
+        """The runs are committed: wake workers, and tell whoever wants to know."""
+        self._wake(runs)
+        if self._observers is not None:
+            self._observers.starts(runs, ids)
+
+    def _wake(self, runs: Sequence[NewRun]) -> None:
+        ready, later = started_lanes(runs)
+        if ready:
+            self._switchboard.ready(ready)
+        if later and any(0 < run.shape.delay_ms < self._settings.poll * 1000 for run in runs):
+            self._switchboard.tick_soon()
+
+
+def _keyed(run: NewRun) -> tuple[str, str]:
+    """The workflow and the key of a start, which together name one run."""
+    return run.shape.workflow, run.key or ""
+
+
+def _fail(items: list[Item], error: BaseException) -> None:
+    for _, future in items:
+        if not future.done():
+            future.set_exception(error)
+
+
+def check_debounce(
+    debounce: Seconds | None, longest: Seconds | None, key: str | None, connection: Any, options: ChildKeywords
+) -> Debounce | None:
+    """What was asked for, or an error that says why it cannot be; None: a start like any other."""
+    if debounce is None:
+        if longest is not None:
+            raise ConfigurationError("debounce_max goes with debounce: start(…, key=…, debounce=5, debounce_max=60)")
+        return None
+    if key is None:
+        raise ConfigurationError("debounce goes with a key: start(…, key=…, debounce=5). Starts of one key are one run")
+    if connection is not None:
+        raise ConfigurationError(
+            "a start with debounce cannot join a transaction: it changes the run that waits, and would keep it locked "
+            "for as long as yours is open. Start it after your commit"
+        )
+    for name in ("delay", "at"):
+        if options.get(name) is not None:
+            raise ConfigurationError(f"a start takes debounce or {name}, not both: debounce says when it is due")
+    wait, most = seconds(debounce, "debounce"), None if longest is None else seconds(longest, "debounce_max")
+    if wait == 0:
+        raise ConfigurationError("debounce must be more than 0 seconds")
+    if most is not None and most < wait:
+        raise ConfigurationError(f"debounce_max ({most:g} s) must not be shorter than debounce ({wait:g} s)")
+    return Debounce(max(1, int(wait * 1000)), None if most is None else int(most * 1000))
+
+
+def debounced(plan: Plan, debounce: Debounce) -> Plan:
+    """The plan of a start that waits. A dag run has begun when it is started, and cannot be changed any more."""
+    if plan.graph is not None:
+        raise ConfigurationError(
+            f"{plan.shape.workflow!r} is a dag, whose start takes no debounce: debounce a task that starts it"
+        )
+    return plan._replace(shape=plan.shape._replace(delay_ms=debounce.wait_ms))
+
+
+_FRESH = 0.5
+"""Seconds for which an answer is taken as it is: with the next start after them, a change is known within a second."""
+
+
+class Bounds:
+    """The bounds of queues; made with the connection."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._bounds: dict[str, int] = {}
+        self._asked_at = float("-inf")
+        self._asks = self._answered = self._outdated = 0
+        """How often it was asked; the last question that was answered; the last one before something was said here."""
+        self._asking: asyncio.Task[None] | None = None
+        self.known = False
+        """Whether there was an answer yet."""
+
+    async def learn(self) -> None:
+        """Ask, and wait for the answer. An answer that a younger question has overtaken is of no use, and one to a
+        question that is older than what was said here makes nothing known."""
+        self._asks += 1
+        this, asked_at = self._asks, self._clock.now()
+        bounds = await self._store.queue_bounds()
+        if this > self._answered:
+            self._bounds, self._answered, self._asked_at = bounds, this, asked_at
+        if this > self._outdated:
+            self.known = True
+
+    def forget(self) -> None:
+        """Something was said about a queue here: the next start asks first, also if a question is under way."""
+        self._outdated, self.known = self._asks, False
+
+    def of(self, queue: str) -> int | None:
+        """How many runs of a queue may be ready; None: as many as are started. The answer may be a second old."""
+        if self._clock.now() - self._asked_at > _FRESH and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask_again(), name="stepfast-bounds")
+        return self._bounds.get(queue)
+
+    async def _ask_again(self) -> None:
+        try:
+            await self.learn()
+        except StepfastError:
+            self._asked_at = self._clock.now()  # what was known holds until the database is back
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """The task that asks, to be cancelled."""
+        return [] if self._asking is None else [self._asking]
+
+
+def begins_ready(run: NewRun) -> bool:
+    """Whether a start makes a run ready at once: not one that was put off, nor a dag run, whose first steps do."""
+    later = run.shape.delay_ms or run.shape.at_ms is not None
+    return not (later or run.steps or (run.dag_step is not None and run.dag_step.pending))
