@@ -223,8 +223,8 @@ async def test_an_unfinished_line_is_cut_off_and_two_do_not_write_at_once(app: S
 KILLED = """
 import asyncio, os, signal, sys
 from stepfast import Stepfast
-from stepfast.worker import removing
-removing._BATCH = 2
+from stepfast.worker import pruner
+pruner._BATCH = 2
 
 async def main():
     app = Stepfast(sys.argv[1])

@@ -50,7 +50,7 @@ def test_what_is_allowed(tmp_path: Path, module: str, source: str) -> None:
     [
         (
             "model/retry.py",
-            "\nfrom stepfast.store import protocol",
+            "\nfrom stepfast.store import sql",
             "2: model imports stepfast.store, but store lies above it",
         ),
         (
