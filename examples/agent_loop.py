@@ -25,7 +25,7 @@ from pathlib import Path
 from stepfast import Backoff, Context, Run, Settings, Stepfast, step
 
 # Relative to the folder the example runs in, which is a temporary one; the lease is short so that nobody has to wait.
-app = Stepfast("sqlite:///agent.db", settings=Settings(lease=2, sweep=0.25, moment=0))
+app = Stepfast("sqlite:///agent.db", settings=Settings(lease=2, sweep_interval=0.25, inline_wait=0))
 
 SCRIPT = str(Path(__file__).resolve())
 ROLE = sys.argv[1] if len(sys.argv) > 1 else "third process"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from stepfast import Context, Settings, Stepfast
 
 URL = "sqlite:///shop.db"  # in the folder the example runs in, a temporary one
-SETTINGS = Settings(moment=0)
+SETTINGS = Settings(inline_wait=0)
 
 
 def charge(order: str) -> str:

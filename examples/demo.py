@@ -25,7 +25,7 @@ from stepfast import Context, Run, Settings, Stepfast, StepInfo, step
 
 # A file in the folder where the demo runs, which is a temporary one. The lease is short, so that nobody has to wait
 # half a minute until worker 2 is sure that worker 1 is dead.
-app = Stepfast("sqlite:///demo.db", settings=Settings(lease=2, sweep=0.25))
+app = Stepfast("sqlite:///demo.db", settings=Settings(lease=2, sweep_interval=0.25))
 
 SCRIPT = str(Path(__file__).resolve())
 PATIENCE = 60.0

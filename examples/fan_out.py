@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stepfast import ChildFailed, Context, NonRetryableError, Settings, Stepfast
 
-app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(inline_wait=0))
 
 SIZE = 25
 

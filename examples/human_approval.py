@@ -21,7 +21,9 @@ from datetime import timedelta
 from stepfast import Context, Run, Settings, SignalTimeout, Stepfast
 
 URL = os.environ.get("STEPFAST_URL", "sqlite:///approval.db")  # in the folder the example runs in, a temporary one
-app = Stepfast(URL, settings=Settings(moment=0))  # every wait gives its slot back at once, also the short ones here
+app = Stepfast(
+    URL, settings=Settings(inline_wait=0)
+)  # every wait gives its slot back at once, also the short ones here
 
 FIRST_WAIT = timedelta(seconds=1)  # say, two days
 SECOND_WAIT = timedelta(seconds=1)  # say, a week

@@ -18,7 +18,7 @@ from typing import Any
 
 from stepfast import Backoff, DagContext, NonRetryableError, Run, RunCancelled, RunFailed, Settings, Stepfast, step
 
-app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(inline_wait=0))
 fulfil = app.dag("order-fulfillment")
 
 

@@ -26,7 +26,7 @@ from stepfast import (
     step,
 )
 
-app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(inline_wait=0))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from stepfast import Context, Run, Settings, Stepfast, WaitTimeout
 
-app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(inline_wait=0))
 
 
 @dataclass

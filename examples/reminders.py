@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from stepfast import Context, Settings, Stepfast
 
-app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0, drain=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(inline_wait=0, drain=0))
 
 DAY = timedelta(seconds=0.3)  # timedelta(days=1)
 

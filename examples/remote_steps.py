@@ -92,7 +92,7 @@ class Postbox:
 
 
 POSTGRES = os.environ.get("STEPFAST_URL", "")
-app = Stepfast(POSTGRES or "sqlite://", transport=None if POSTGRES else Postbox(), settings=Settings(poll=0.1))
+app = Stepfast(POSTGRES or "sqlite://", transport=None if POSTGRES else Postbox(), settings=Settings(poll_interval=0.1))
 
 
 @app.workflow
@@ -109,7 +109,7 @@ def other_side() -> contextlib.AbstractAsyncContextManager[Any]:
     """On Postgres: a worker that needs the database and nothing else. It could be on another machine."""
     if not POSTGRES:
         return contextlib.nullcontext()
-    worker = RemoteWorker(POSTGRES, group="pipeline.extract", poll=0.05)
+    worker = RemoteWorker(POSTGRES, group="pipeline.extract", poll_interval=0.05)
     worker.handle("pipeline.extract")(extract)
     return worker
 

@@ -22,7 +22,7 @@ from typing import Any
 from stepfast import Context, Settings, Stepfast
 
 URL = os.environ.get("STEPFAST_URL", "sqlite:///shop.db")  # in the folder the example runs in, a temporary one
-app = Stepfast(URL, settings=Settings(poll=0.1, moment=0))
+app = Stepfast(URL, settings=Settings(poll_interval=0.1, inline_wait=0))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepfast import Context, InvalidState, Run, RunCancelled, Settings, Stepfast, step
 
-app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(inline_wait=0))
 
 done: list[str] = []
 under_way = asyncio.Event()

@@ -27,7 +27,7 @@ trace.set_tracer_provider(provider)
 tracer = trace.get_tracer("shop")
 
 url = os.environ.get("STEPFAST_URL", "sqlite://")
-app = Stepfast(url, observers=[Tracing()], settings=Settings(moment=0))
+app = Stepfast(url, observers=[Tracing()], settings=Settings(inline_wait=0))
 calls: list[str] = []
 
 

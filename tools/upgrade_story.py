@@ -124,7 +124,7 @@ async def finish(app: Stepfast, ids: dict[str, str]) -> dict[str, Any]:
 
 async def main(what: str, url: str, *rest: str) -> None:
     """Do one part, and say what came of it as JSON."""
-    app = Stepfast(url, settings=Settings(lease=5, sweep=0.5, poll=0.2, moment=0.05))
+    app = Stepfast(url, settings=Settings(lease=5, sweep_interval=0.5, poll_interval=0.2, inline_wait=0.05))
     declare(app)
     async with app:
         if what == "migrate":

@@ -28,7 +28,7 @@ REMOVER = """
 import asyncio, sys
 from stepfast import Settings, Stepfast
 
-keep = Settings(retention=float(sys.argv[2]), retention_failed=None, sweep=1.0)
+keep = Settings(retention=float(sys.argv[2]), retention_failed=None, sweep_interval=1.0)
 asyncio.run(Stepfast(sys.argv[1], settings=keep).work(queues=["nobody"]))
 """
 

@@ -112,7 +112,7 @@ async def _execute(url: str, sql: str) -> None:
 
 
 async def _serve(url: str) -> None:
-    worker = RemoteWorker(url, GROUP, batch=BATCH, concurrency=BATCH, poll=POLL)
+    worker = RemoteWorker(url, GROUP, batch=BATCH, concurrency=BATCH, poll_interval=POLL)
 
     @worker.handle(GROUP)
     async def noop(input: object) -> None:

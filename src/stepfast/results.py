@@ -111,7 +111,7 @@ class Watcher:
         while self._waiting:
             self._look.clear()
             found = await self._ask()
-            longest = self._settings.poll if self._store.can_wake else self._settings.poll / 2
+            longest = self._settings.poll_interval if self._store.can_wake else self._settings.poll_interval / 2
             wait = _FIRST if found else min(wait * 2, longest)
             try:
                 async with self._clock.timeout(longest if self._store.can_wake else wait):

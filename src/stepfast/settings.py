@@ -61,27 +61,27 @@ class Settings:
     """Five minutes: long enough for a dependency to come back, short enough to be noticed the same hour."""
     backoff_jitter: float = 0.2
     """±20 %, so that a thousand runs which failed together do not come back together."""
-    moment: float = 2.0
+    inline_wait: float = 2.0
     """A wait up to this long is kept in memory while slots are free; a longer one gives the slot back. So does every
     wait of a run that workers have died with: giving its slot back clears it."""
     drain: float = 2.5
-    """``app.drain()`` stays for what is due within this long, whatever ``moment`` says: a short sleep, or the last of
-    three attempts, which comes two seconds after the second, give or take a fifth."""
+    """``app.drain()`` stays for what is due within this long, also where ``inline_wait`` is shorter: a short sleep, or
+    the last of three attempts, which comes two seconds after the second, give or take a fifth."""
 
     # -- leases
     lease: float = 30.0
     """A worker silent for this long is dead and its runs are given to others."""
     heartbeat: float | None = None
     """How often a worker says it lives; a third of the lease unless told, so that two beats may be lost."""
-    sweep: float = 5.0
+    sweep_interval: float = 5.0
     """How often a worker looks for dead ones."""
-    poll: float = 1.0
+    poll_interval: float = 1.0
     """How often an idle worker asks for work when nothing woke it. Polling alone is always correct."""
-    busy_poll: float = 0.05
+    min_poll_interval: float = 0.05
     """How often a worker without wake-ups asks for work while there is some."""
     max_losses: int = 5
     """Losses without a new record or a wait between them before a run is a dead letter."""
-    grace: float = 30.0
+    shutdown_grace: float = 30.0
     """How long a stopping worker waits for running handlers before it gives their runs back."""
     concurrency: int = 100
     """Runs a worker executes at once."""
@@ -104,13 +104,13 @@ class Settings:
     """How long the audit keeps a line on what somebody did by the console: a year. None: for ever."""
 
     # -- watching
-    watch_timeout: float = 3.0
+    console_query_timeout: float = 3.0
     """Seconds after which a question of somebody who watches (the console) is given up: it must not be felt by those
     who work."""
-    watch_fresh: float = 1.0
+    console_query_cache: float = 1.0
     """Seconds for which an answer to such a question holds for all tabs of a process; one that took long holds for
     twenty times as long as it took."""
-    watch_rate: float = 3.0
+    console_query_rate: float = 3.0
     """Questions a second that all open tabs of a process ask together, when they look again by themselves: the more
     there are, the less often each does."""
     act_timeout: float = 10.0
@@ -138,7 +138,7 @@ class Settings:
     """A payload above this is logged as large: it is read back at every replay."""
     max_payload: int = 8 * 1024 * 1024
     """A payload above this is refused. It belongs in object storage, and its address in the payload."""
-    listed_payload: int = 4096
+    list_payload_limit: int = 4096
     """An input or output above this is left out of lists of runs, which bring many of them; ``run.info()`` has it."""
     max_depth: int = 100
     """Deeper nesting than this is refused: some reader of the row would fail on it."""

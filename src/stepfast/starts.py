@@ -429,7 +429,7 @@ class Starter:
         ready, later = started_lanes(runs)
         if ready:
             self._switchboard.ready(ready)
-        if later and any(0 < run.shape.delay_ms < self._settings.poll * 1000 for run in runs):
+        if later and any(0 < run.shape.delay_ms < self._settings.poll_interval * 1000 for run in runs):
             self._switchboard.tick_soon()
 
 

@@ -75,7 +75,7 @@ def browser(backstage: Backstage) -> Iterator[Browser]:
 @asynccontextmanager
 async def _opened() -> AsyncIterator[Scene]:
     world = World()
-    async with make_shop(world) as app, app.worker(poll=0.2), listening(app) as url:
+    async with make_shop(world) as app, app.worker(poll_interval=0.2), listening(app) as url:
         yield Scene(app, world, url)
 
 

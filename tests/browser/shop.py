@@ -39,7 +39,7 @@ class CardDeclined(NonRetryableError):
 
 def make_shop(world: World, url: str = "sqlite://") -> Stepfast:
     """The application, with all its workflows."""
-    app = Stepfast(url, settings=Settings(moment=0))
+    app = Stepfast(url, settings=Settings(inline_wait=0))
     _mail(app, world)
     _checkout(app, world)
     _fulfilment(app, world)

@@ -147,7 +147,7 @@ async def test_a_start_whose_sender_had_not_begun_is_told_that_the_application_i
 
 async def test_a_worker_that_has_not_left_is_stopped_first(url: str) -> None:
     """Its runs go back at once, and nothing is broken."""
-    app, other, gate = Stepfast(url, settings=Settings(grace=0)), Stepfast(url), Gate()
+    app, other, gate = Stepfast(url, settings=Settings(shutdown_grace=0)), Stepfast(url), Gate()
 
     async def job(_: None) -> None:
         await gate.passing()

@@ -25,7 +25,9 @@ SOON = 9.0
 BOUNDS = {"_GIVE_BACK": 0.5, "_SIGN_OFF": 0.5, "_CLOSE": 0.5}
 """Seconds for which a worker that leaves waits for a silent database. Usually it takes more time; but here it leaves a
 hundred times."""
-SETTINGS = Settings(lease=2, heartbeat=0.4, sweep=0.2, poll=0.2, grace=0.1, outage_backoff_max=0.2)
+SETTINGS = Settings(
+    lease=2, heartbeat=0.4, sweep_interval=0.2, poll_interval=0.2, shutdown_grace=0.1, outage_backoff_max=0.2
+)
 
 WAITS, MESSAGES = "waits", "messages"
 """What is counted until the moment comes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepfast import Backoff, DagContext, NonRetryableError, Settings, Stepfast
 
-app = Stepfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(inline_wait=0))
 order = app.dag("order")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepfast import Context, Settings, Stepfast, SyncContext
 
-app = Stepfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(inline_wait=0))
 
 
 @app.workflow

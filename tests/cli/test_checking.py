@@ -25,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from stepfast import Context, Stepfast, Settings
 
-app = Stepfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(inline_wait=0))
 
 @app.workflow(max_attempts=1)
 async def landing(ctx: Context, ship: str) -> str:
@@ -118,7 +118,7 @@ def test_for_people_what_fits_is_only_counted(stepfast: Verbs, landing: str) -> 
 RACE = """
 from stepfast import Context, Stepfast, Settings
 
-app = Stepfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(inline_wait=0))
 
 @app.workflow
 async def race(ctx: Context) -> str:

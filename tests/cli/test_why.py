@@ -385,7 +385,7 @@ def test_undone(why: Callable[..., str], shop: Shop) -> None:
 
 
 def test_an_undo_that_failed(why: Callable[..., str], shop: Shop) -> None:
-    shop.write("jam.py", HARBOUR.replace("Settings(moment=0)", "Settings(moment=0, undo_retries=0)"))
+    shop.write("jam.py", HARBOUR.replace("Settings(inline_wait=0)", "Settings(inline_wait=0, undo_retries=0)"))
     Path("jammed").touch()
     run_id = shop.started("saga", "fail", module="jam")
     sentence = why(run_id)

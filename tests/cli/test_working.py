@@ -56,7 +56,7 @@ def test_a_worker_works(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
 
 @pytest.mark.enough_on("postgres")
 def test_a_signal_lets_handlers_finish(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
-    worker, run_id = holding(shop, spawn, "--grace", "1h")
+    worker, run_id = holding(shop, spawn, "--shutdown-grace", "1h")
     worker.send(TERM)
     worker.hear("waits up to 3600 s for 1 runs")
     release(shop)
@@ -65,14 +65,14 @@ def test_a_signal_lets_handlers_finish(stepfast: Verbs, shop: Shop, spawn: Proce
 
 
 def test_after_the_grace_time_runs_are_given_back(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
-    worker, run_id = holding(shop, spawn, "--grace", "50ms")
+    worker, run_id = holding(shop, spawn, "--shutdown-grace", "50ms")
     worker.send(TERM)
     assert worker.ended() == 0
     assert_given_back(stepfast, run_id)
 
 
 def test_a_second_signal_does_not_wait(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
-    worker, run_id = holding(shop, spawn, "--grace", "1h")
+    worker, run_id = holding(shop, spawn, "--shutdown-grace", "1h")
     worker.send(INT)
     worker.hear("waits up to")
     worker.send(INT)
@@ -82,7 +82,7 @@ def test_a_second_signal_does_not_wait(stepfast: Verbs, shop: Shop, spawn: Proce
 
 def test_ctrl_c_says_what_it_waits_for(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     """At once; a second one ends without a traceback."""
-    worker, run_id = holding(shop, spawn, "--grace", "1h")
+    worker, run_id = holding(shop, spawn, "--shutdown-grace", "1h")
     worker.send(INT)
     worker.hear("waiting up to 3600 s for 1 run; a second Ctrl+C ends at once")
     worker.send(INT)
@@ -176,7 +176,7 @@ def test_a_process_that_dies_is_replaced(stepfast: Verbs, shop: Shop, spawn: Pro
 @pytest.mark.thorough
 def test_ctrl_c_at_the_terminal_is_one_signal_to_each(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     """The terminal sends it to the whole group; were the children in it, they would hear it twice and not wait."""
-    crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
+    crew, run_id = holding(shop, spawn, "--processes", "2", "--shutdown-grace", "1h")
     crew.hear(" started: ", 2)
     crew.send_to_group(INT)
     crew.hear("waits up to 3600 s")
@@ -187,7 +187,7 @@ def test_ctrl_c_at_the_terminal_is_one_signal_to_each(stepfast: Verbs, shop: Sho
 
 @pytest.mark.thorough
 def test_a_second_signal_is_passed_on_too(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
-    crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
+    crew, run_id = holding(shop, spawn, "--processes", "2", "--shutdown-grace", "1h")
     crew.hear(" started: ", 2)
     crew.send(TERM)
     crew.hear("waits up to")

@@ -40,7 +40,7 @@ def shared_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def shop(url: str, **options: Any) -> Stepfast:
     """An application whose runs come to every kind of end."""
-    app = Stepfast(url, settings=Settings(moment=0), **options)
+    app = Stepfast(url, settings=Settings(inline_wait=0), **options)
 
     def unpack(packed: Any, what: str) -> None:
         pass

@@ -28,7 +28,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def app() -> Any:
-    async with Stepfast("sqlite://", settings=Settings(moment=0)) as made:
+    async with Stepfast("sqlite://", settings=Settings(inline_wait=0)) as made:
         yield made
 
 

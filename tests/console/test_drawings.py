@@ -15,7 +15,7 @@ pytestmark = pytest.mark.enough_on("sqlite")
 
 
 def shop(url: str) -> Stepfast:
-    app = Stepfast(url, settings=Settings(moment=0))
+    app = Stepfast(url, settings=Settings(inline_wait=0))
     tries = iter(range(100))
 
     @step(retries=2, backoff=Backoff(base=0.001, jitter=False))

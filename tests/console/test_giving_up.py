@@ -19,7 +19,7 @@ from tests.console.conftest import JSON, OWN, TOKEN, browse
 
 
 def shop(url: str, seconds: float = 0.6) -> Stepfast:
-    app = Stepfast(url, settings=Settings(moment=0, act_timeout=seconds))
+    app = Stepfast(url, settings=Settings(inline_wait=0, act_timeout=seconds))
     app.task(name="noop")(lambda given: None)
     return app
 

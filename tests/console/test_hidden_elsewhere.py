@@ -25,7 +25,7 @@ def fetched() -> Any:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def app() -> AsyncIterator[Stepfast]:
-    made = Stepfast("sqlite://", settings=Settings(moment=0))
+    made = Stepfast("sqlite://", settings=Settings(inline_wait=0))
 
     @made.workflow(max_attempts=1)
     async def child(ctx: Context, number: int) -> None:

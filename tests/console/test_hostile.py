@@ -76,7 +76,7 @@ class Scene(NamedTuple):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene() -> AsyncIterator[Scene]:
-    app = Stepfast("sqlite://", settings=Settings(moment=0))
+    app = Stepfast("sqlite://", settings=Settings(inline_wait=0))
 
     @app.workflow(max_attempts=1)
     async def full(ctx: Context, value: str) -> None:

@@ -36,7 +36,7 @@ async def test_only_what_can_change_is_asked_for_again() -> None:
 
 
 async def test_the_more_tabs_there_are_the_less_often_each_asks() -> None:
-    app = Stepfast("sqlite://", settings=Settings(watch_rate=4, watch_fresh=0.01))
+    app = Stepfast("sqlite://", settings=Settings(console_query_rate=4, console_query_cache=0.01))
     async with app:
         async with browse(console(app, token=TOKEN)) as client:
             began = time.monotonic()
@@ -48,7 +48,7 @@ async def test_the_more_tabs_there_are_the_less_often_each_asks() -> None:
 
 
 async def test_tabs_of_one_page_ask_once() -> None:
-    app = Stepfast("sqlite://", settings=Settings(watch_fresh=60))
+    app = Stepfast("sqlite://", settings=Settings(console_query_cache=60))
     async with app:
         async with browse(console(app, token=TOKEN)) as client:
             page = (await client.get("/runs")).text
@@ -98,7 +98,7 @@ async def _until_changed(client: httpx.AsyncClient, ask: str) -> None:
 
 
 async def test_lists_are_told_of_new_runs_and_scripts_of_nothing() -> None:
-    app = Stepfast("sqlite://", settings=Settings(watch_fresh=0.01))
+    app = Stepfast("sqlite://", settings=Settings(console_query_cache=0.01))
     async with app:
         app.task(name="noop")(lambda given: None)
         async with browse(console(app, token=TOKEN)) as client:

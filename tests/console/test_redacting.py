@@ -30,7 +30,7 @@ class Scene(NamedTuple):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene() -> AsyncIterator[Scene]:
-    app = Stepfast("sqlite://", settings=Settings(moment=0))
+    app = Stepfast("sqlite://", settings=Settings(inline_wait=0))
 
     def charge(given: dict[str, Any]) -> dict[str, Any]:
         return {"charged": given, "list": [given, [given]]}

@@ -11,7 +11,7 @@ from stepfast.console import console
 from tests.console.conftest import JSON, TOKEN, browse
 from tests.support.proxy import Proxy
 
-BRIEF = Settings(moment=0, connect_timeout=2.0)
+BRIEF = Settings(inline_wait=0, connect_timeout=2.0)
 
 
 async def test_a_database_that_was_never_there() -> None:

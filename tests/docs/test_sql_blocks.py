@@ -78,7 +78,7 @@ async def test_sqlite_starts_signals_cancels_and_resumes_by_the_documented_state
     """What the functions do on Postgres."""
     [block] = [block for block in SQLITE if "kind <> 'dag'" in block.text]
     start, signal, cancel = split_script(block.text)
-    app = Stepfast(sqlite_url, settings=Settings(moment=0))
+    app = Stepfast(sqlite_url, settings=Settings(inline_wait=0))
 
     @app.workflow(deadline=3600)
     async def checkout(ctx: Context, order: Order) -> str:

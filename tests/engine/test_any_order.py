@@ -144,7 +144,7 @@ class World:
 
         if how == "stop":
             enough = self.called(label) + after
-            async with self.app.worker(grace=0):
+            async with self.app.worker(shutdown_grace=0):
                 await eventually(lambda: self.called(label) >= enough or over())
             return
         flushes = 0
@@ -199,7 +199,7 @@ async def records(run: Run[Any]) -> dict[tuple[str, int], tuple[str, str, str]]:
 
 @asynccontextmanager
 async def world_of(make_app: MakeApp, moment: float) -> AsyncIterator[World]:
-    app = make_app(settings=Settings(moment=moment, max_losses=1000))
+    app = make_app(settings=Settings(inline_wait=moment, max_losses=1000))
     try:
         yield World(app)
     finally:

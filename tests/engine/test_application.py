@@ -155,7 +155,7 @@ async def test_stopping_waits_for_handlers_within_the_grace(app: Stepfast, calls
         return calls.hit("mail")
 
     run = await app.start(mail, 1)
-    worker = app.worker(grace=PATIENCE)
+    worker = app.worker(shutdown_grace=PATIENCE)
     await worker.__aenter__()
     await gate.reached()
     stopping = asyncio.create_task(worker.__aexit__(None, None, None))

@@ -253,7 +253,7 @@ async def test_a_branch_may_do_nothing_durable(app: Stepfast) -> None:
 
 async def test_a_run_is_released_when_every_branch_waits(make_app: MakeApp) -> None:
     """Rule 24: with one still busy it stays; the earliest wake counts."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     gate = Gate()
 
     async def sleeper(ctx: Context, seconds: float) -> None:
@@ -281,7 +281,7 @@ async def test_a_run_is_released_when_every_branch_waits(make_app: MakeApp) -> N
 @WAITS
 async def test_a_branch_goes_on_while_others_wait(make_app: MakeApp, moment: float) -> None:
     """Signals wake the branch that waits for them, in whatever order they come."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     async def wait(ctx: Context, name: str) -> str:
         value = await ctx.wait_signal(name)
@@ -321,7 +321,7 @@ async def test_branches_that_wait_for_the_same_signal_each_get_one(app: Stepfast
 
 
 async def test_steps_in_branches_are_retried_and_may_wait_for_it(make_app: MakeApp, calls: Calls) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     def flaky(name: str) -> str:
         if calls.hit(name) == 1:
@@ -436,7 +436,7 @@ async def test_ten_thousand_recorded_items_are_replayed(app: Stepfast, calls: Ca
         return total
 
     run = await app.start(order)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await asyncio.wait_for(gate._arrived.wait(), 40)
     gate.open()
     await app.drain()

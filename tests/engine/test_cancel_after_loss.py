@@ -12,7 +12,7 @@ from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import PATIENCE, Calls
 from tests.worker.tables import Tables
 
-SETTINGS = Settings(poll=0.05, moment=0.05, drain=0.05)
+SETTINGS = Settings(poll_interval=0.05, inline_wait=0.05, drain=0.05)
 
 
 @pytest.fixture

@@ -270,7 +270,7 @@ async def test_a_step_that_fails_is_not_tried_again(app: Stepfast, calls: Calls)
 @ON_BOTH
 async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: MakeApp) -> None:
     """Nothing is in flight that could be waited for."""
-    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60, lease=180))
+    app = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60, lease=180))
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -380,7 +380,7 @@ async def test_a_wish_is_heeded_when_the_worker_stops(app: Stepfast, calls: Call
         calls.hit("body")
         await ctx.step(gate.passing)
 
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         run = await app.start(order)
         await gate.reached()
         await run.cancel()
@@ -392,7 +392,7 @@ async def test_a_wish_is_heeded_when_the_worker_stops(app: Stepfast, calls: Call
 @ON_BOTH
 async def test_a_wish_between_look_and_release_is_not_slept_over(make_app: MakeApp) -> None:
     """Rule 6: the record "now waiting" is on its way when the operator asks."""
-    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
     on_the_way, let_go = asyncio.Event(), asyncio.Event()
 
     @app.workflow
@@ -418,7 +418,7 @@ async def test_a_wish_between_look_and_release_is_not_slept_over(make_app: MakeA
 @ON_BOTH
 async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, calls: Calls, told: str) -> None:
     """Rule 4: heartbeat and flush bring the wish to the worker, which is inside a long step."""
-    settings = HARDLY_EVER if told == "by a wake-up" else Settings(poll=0.1, lease=1)
+    settings = HARDLY_EVER if told == "by a wake-up" else Settings(poll_interval=0.1, lease=1)
     app, operator = make_app(settings=settings), make_app()
     if told == "by polling":
         for each in (app, operator):

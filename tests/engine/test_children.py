@@ -63,7 +63,7 @@ async def test_one_slot_is_enough_for_generations(app: Stepfast, calls: Calls) -
 @WAITS
 async def test_a_parent_waits_for_its_child_without_a_slot(make_app: MakeApp, moment: float) -> None:
     """The waiting parent says what it waits for, and nobody executes it."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
 
     @app.task
@@ -131,7 +131,7 @@ async def test_a_call_is_one_record_that_becomes_the_result(app: Stepfast) -> No
 @pytest.mark.enough_on("sqlite")
 async def test_empty_values_come_through_children_as_themselves(make_app: MakeApp, moment: float, value: Any) -> None:
     """As input and as result, live and replayed."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
 
     @app.task
@@ -283,7 +283,7 @@ async def test_the_same_child_may_be_asked_twice(app: Stepfast, calls: Calls) ->
 @WAITS
 async def test_the_same_child_may_be_asked_in_several_branches(make_app: MakeApp, moment: float) -> None:
     """Also where the worker died when only one of them had its answer recorded."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
 
     @app.task

@@ -148,7 +148,7 @@ async def test_a_child_lost_with_too_many_workers_fails_for_its_parent(make_app:
     run = await app.start(parent)
     store = await app.store()
     rows = Rows(store, app.namespace, app.url.text)
-    async with app.worker(grace=0) as worker:
+    async with app.worker(shutdown_grace=0) as worker:
         await gate.reached()
         await eventually(lambda: has_status(app, run.id, "waiting"))
         await rows.silence(worker.id)
@@ -193,7 +193,7 @@ async def test_children_outlive_a_parent_that_ends_by_itself(app: Stepfast, end:
 @ON_BOTH
 async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(make_app: MakeApp, moment: float) -> None:
     """Rule 26: those that wait at once, one that runs after its step."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
 
     @app.workflow
@@ -404,7 +404,7 @@ async def test_a_parent_interrupted_at_every_turn_has_the_same_children(app: Ste
 @ON_BOTH
 async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_down(make_app: MakeApp) -> None:
     """Rule 6: many parents, children that end at once, every wait released."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     @app.task
     async def quick(number: int) -> int:
@@ -423,7 +423,7 @@ async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_dow
 @ON_BOTH
 async def test_a_child_whose_end_was_taken_by_what_lost_a_race_can_still_be_asked(make_app: MakeApp) -> None:
     """The loser is not replayed, but what it recorded is known."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     @app.task
     async def double(number: int) -> int:

@@ -85,7 +85,7 @@ async def test_the_end_of_a_child_is_taken_once_whenever_the_worker_dies(
     make_app: MakeApp, calls: Calls, moment: float, written: bool
 ) -> None:
     """Rule 7: taken and recorded in one transaction, so it is neither lost nor met again."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     add_double(app, calls)
 
     @app.workflow
@@ -155,7 +155,7 @@ async def test_a_parent_of_many_children_is_woken_a_few_times(app: Stepfast, way
 
 async def test_a_parent_that_waits_for_all_is_not_woken_for_one(make_app: MakeApp, calls: Calls) -> None:
     """Rule 25: the wait names its set."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     gates = [Gate() for _ in range(3)]
 
     @app.task
@@ -187,7 +187,7 @@ async def test_a_parent_that_waits_for_all_is_not_woken_for_one(make_app: MakeAp
 
 async def test_a_parent_goes_on_with_each_child_that_it_waits_for_singly(make_app: MakeApp) -> None:
     """Rule 25: branches that wait for a child each go on when theirs has ended."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     gates = [Gate() for _ in range(2)]
 
     @app.task
@@ -235,7 +235,7 @@ async def test_a_child_that_goes_on_as_another_answers_with_its_last(
     make_app: MakeApp, calls: Calls, moment: float, verb: str
 ) -> None:
     """The whole chain is the child."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     add_chain(app, calls)
 
     @app.workflow

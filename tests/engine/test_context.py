@@ -71,7 +71,7 @@ async def test_random_and_uuid_are_the_same_on_every_replay(app: Stepfast) -> No
         await ctx.step(gate.passing)
 
     first, second = await app.start(order), await app.start(order)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await eventually(lambda: gate.arrivals == 2)
     gate.open()
     await app.drain()
@@ -175,7 +175,7 @@ async def test_now_after_parallel_steps_is_that_of_the_last_to_end(app: Stepfast
         await ctx.step(gate.passing)
 
     run = await app.start(order)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await release_when_recorded(run.id)
         await gate.reached()
     gate.open()

@@ -22,7 +22,7 @@ Declare = Callable[..., Dag]
 @pytest.fixture
 def app(make_app: MakeApp, request: pytest.FixtureRequest) -> Stepfast:
     """Gates let go of their slot at once, unless a test has them wait in memory."""
-    return make_app(settings=Settings(moment=getattr(request, "param", 0.0)))
+    return make_app(settings=Settings(inline_wait=getattr(request, "param", 0.0)))
 
 
 in_memory_or_not = pytest.mark.parametrize("app", [3600.0, 0.0], ids=["in memory", "released"], indirect=True)
@@ -354,7 +354,7 @@ async def test_a_gate_waits_for_as_long_as_the_graph_of_its_run_says(
     make_app: MakeApp, app: Stepfast, declare: Declare, log: list[Any]
 ) -> None:
     run = await app.start(declare(timeout=3600, on_timeout="skip"))
-    other = make_app(settings=Settings(moment=0.0))
+    other = make_app(settings=Settings(inline_wait=0.0))
     dag = other.dag("order")
     charge_and_ship(dag, log)
     dag.approval("manager_ok", after=["charge"], timeout=60, on_timeout="approve")
@@ -372,7 +372,7 @@ async def test_a_gate_asks_though_the_code_has_a_step_of_its_name_now(
     make_app: MakeApp, app: Stepfast, declare: Declare, log: list[Any], plain: bool
 ) -> None:
     run = await app.start(declare())
-    other = make_app(settings=Settings(moment=0.0))
+    other = make_app(settings=Settings(inline_wait=0.0))
     dag = other.dag("order")
     charge_and_ship(dag, log)
 
@@ -399,7 +399,7 @@ async def test_a_step_for_which_the_code_has_a_gate_now_is_left_to_code_that_has
     old = app.dag("order")
     old.declare(lambda ctx: "checked", name="check", retries=0)
     run = await app.start(old)
-    other = make_app(settings=Settings(moment=0.0, poll=3600))
+    other = make_app(settings=Settings(inline_wait=0.0, poll_interval=3600))
     other.dag("order").approval("check", timeout=1, on_timeout="approve")
     await other.drain()
     info = (await steps_of(run))["check"]
@@ -423,7 +423,7 @@ async def test_what_a_step_did_before_the_code_had_a_gate_instead_counts_as_not_
     run = await app.start(old)
     await app.drain()
     await run.cancel()
-    other = make_app(settings=Settings(moment=0.0))
+    other = make_app(settings=Settings(inline_wait=0.0))
     other.dag("order").approval("check")
     await other.drain()
     assert (await how(run))["check"] == "failed"

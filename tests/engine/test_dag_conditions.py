@@ -260,7 +260,7 @@ async def test_outputs_are_pinned_when_a_step_is_released(app: Stepfast) -> None
         await held.passing()
 
     run = await app.start(dag)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await late.reached()
         await held.reached()
         late.open()
@@ -575,7 +575,7 @@ async def test_a_catch_that_is_new_in_the_code_does_not_lead_an_old_run_astray(m
 
 @pytest.mark.parametrize("moment", [2.0, 0.0])
 async def test_conditions_joins_and_catches_together(make_app: MakeApp, moment: float) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     dag = app.dag("dag")
     dag.declare(give, name="root")
     dag.declare(no, name="broken", after=["root"], catch={NonRetryableError: "repair"})

@@ -271,7 +271,7 @@ async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, sag
     run = await app.start(saga.build(app, "a", "b < a", "c < b"))
     store = await app.store()
     rows = Rows(store, app.namespace, app.url.text)
-    async with app.worker(grace=0) as worker:
+    async with app.worker(shutdown_grace=0) as worker:
         await gate.reached()
         await rows.silence(worker.id)
         await store.reap("00000000-0000-7000-8000-000000000000", 10, 0)

@@ -430,7 +430,7 @@ async def test_an_undo_that_must_wait_frees_the_slot(
     make_app: MakeApp, saga: Saga, calls: Calls, moment: float
 ) -> None:
     """The others that wait for it do not hold it; those beside it are done meanwhile."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     def undo(ctx: Any) -> None:
         if calls.hit("undo") == 1:
@@ -550,7 +550,7 @@ async def test_no_undo_is_called_twice_when_others_beside_it_are_interrupted(app
     """Parallel undos have records of their own, whatever their order was."""
     gate = saga.gate("undo left")
     run = await app.start(saga.build(app, "root", "left < root", "right < root", "end! < left right"))
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await gate.reached()
         await eventually(lambda: undone(run, 1))
     gate.open()

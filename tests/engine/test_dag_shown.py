@@ -15,7 +15,7 @@ from tests.support.engine import PATIENCE, Gate
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
     """Whoever waits gives its slot back at once."""
-    return make_app(settings=Settings(moment=0))
+    return make_app(settings=Settings(inline_wait=0))
 
 
 async def found(app: Stepfast, **filters: Any) -> list[tuple[str, str]]:

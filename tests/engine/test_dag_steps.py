@@ -454,7 +454,7 @@ async def test_a_worker_that_stops_gives_its_step_back(app: Stepfast, calls: Cal
 @pytest.mark.parametrize("moment", [2.0, 0.0])
 @ON_BOTH
 async def test_a_step_sleeps_without_a_slot_and_goes_on(make_app: MakeApp, calls: Calls, moment: float) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     dag = app.dag("dag")
 
     @dag.step
@@ -479,7 +479,7 @@ async def test_a_step_sleeps_without_a_slot_and_goes_on(make_app: MakeApp, calls
 
 @pytest.mark.parametrize("moment", [2.0, 0.0])
 async def test_a_step_can_call_a_child(make_app: MakeApp, moment: float) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     @app.task
     async def double(number: int) -> int:

@@ -148,7 +148,7 @@ async def test_an_approval_that_was_refused_is_asked_for_again(app: Stepfast, ca
 
 
 async def test_an_approval_that_came_too_late_has_its_time_again(make_app: MakeApp) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     dag = app.dag("dag")
     dag.approval("ok", timeout=3600)
     run = await app.start(dag)
@@ -305,7 +305,7 @@ async def test_a_step_with_steps_of_its_own_is_held_between_them(app: Stepfast, 
 
 
 async def test_a_sleep_in_a_step_is_made_neither_shorter_nor_longer(make_app: MakeApp, calls: Calls) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     dag = app.dag("dag")
 
     @dag.step
@@ -429,7 +429,7 @@ async def test_a_step_has_had_as_many_attempts_as_it_was_called(app: Stepfast, c
 
 
 async def test_a_step_that_waits_undoes_what_it_did_before_its_run_is_undone(make_app: MakeApp) -> None:
-    app, log = make_app(settings=Settings(moment=0)), list[str]()
+    app, log = make_app(settings=Settings(inline_wait=0)), list[str]()
     dag = app.dag("dag")
 
     @dag.step(compensate=lambda ctx: log.append("undo book"))

@@ -282,7 +282,7 @@ async def test_a_dag_that_nobody_knows_cannot_be_started_by_name(app: Stepfast) 
 
 async def graphless(make_app: MakeApp) -> tuple[Stepfast, Run[Any], Rows]:
     """A run of a graph that is not stored, and an application with another graph of the same name and one slot."""
-    first, other = make_app(), make_app(settings=Settings(sweep=0.05, poll=0.05, concurrency=1))
+    first, other = make_app(), make_app(settings=Settings(sweep_interval=0.05, poll_interval=0.05, concurrency=1))
     two_steps(first)
     dag = other.dag("dag")
     dag.declare(returning(1), name="a")
@@ -334,7 +334,7 @@ async def test_a_run_whose_graph_is_not_stored_can_be_cancelled(make_app: MakeAp
 @ON_BOTH
 async def test_a_start_within_a_transaction_brings_its_graph_along(make_app: MakeApp, monkeypatch: Any) -> None:
     """The process may end before it has stored the definition; a worker with other code goes by the run's own graph."""
-    first, other = make_app(), make_app(settings=Settings(sweep=0.05, poll=0.05))
+    first, other = make_app(), make_app(settings=Settings(sweep_interval=0.05, poll_interval=0.05))
     dag = two_steps(first)
     changed = other.dag("dag")
     changed.declare(returning(1), name="a", after=["b"])
@@ -548,7 +548,7 @@ async def test_code_without_an_event_loop_starts_dags_too(app: Stepfast) -> None
 
 @pytest.mark.parametrize("moment", [2.0, 0.0])
 async def test_a_workflow_calls_a_dag(make_app: MakeApp, moment: float) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     dag = app.dag("dag")
     dag.declare(lambda ctx: ctx.input + 1, name="a")
     dag.declare(lambda ctx: ctx.outputs["a"] + 1, name="b", after=["a"])

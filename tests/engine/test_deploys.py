@@ -23,7 +23,7 @@ from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import Calls, Gate, eventually, make_due
 
 HOUR = 3600
-SETTINGS = Settings(moment=0, poll=0.05, busy_poll=0.02, sweep=0.05)
+SETTINGS = Settings(inline_wait=0, poll_interval=0.05, min_poll_interval=0.02, sweep_interval=0.05)
 
 OLD = "old"
 CHANGES = BEFORE, AFTER, WITHIN, REMOVED, RENAMED, HELPER = "before", "after", "within", "removed", "renamed", "helper"
@@ -309,7 +309,7 @@ async def test_of_a_slow_step_beside_a_recorded_one_nothing_is_known_but_nothing
 
     async with two_codes(sqlite_url, old, new) as (before, after):
         run = await before.start("order")
-        async with before.worker(grace=0):
+        async with before.worker(shutdown_grace=0):
             await gate.reached()
             await asyncio.wait_for(recorded.wait(), 20)
         gate.open()
@@ -372,7 +372,7 @@ async def test_a_smaller_limit_of_a_map_goes_on_and_what_diverging_code_recorded
     gate = Gate()
     async with two_codes(sqlite_url, code(2, "b", gate), code(1, "changed", gate)) as (before, after):
         run = await before.start("order")
-        async with before.worker(grace=0):
+        async with before.worker(shutdown_grace=0):
             await gate.reached()
             await eventually(lambda: calls["last 1"])
         gate.open()
@@ -410,7 +410,7 @@ async def test_calls_in_tasks_of_the_users_own_are_held_too(
 
     async with two_codes(sqlite_url, old, new) as (before, after):
         run = await before.start("order")
-        async with before.worker(grace=0):
+        async with before.worker(shutdown_grace=0):
             await gate.reached()
             await eventually(lambda: recorded_steps(run, 1))
         await after.drain()

@@ -12,7 +12,7 @@ from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.waiting import rows_of
 
 pytestmark = ON_SQLITE
-RELEASES = Settings(moment=0)
+RELEASES = Settings(inline_wait=0)
 """Every wait gives its slot back."""
 
 

@@ -43,7 +43,7 @@ async def undo_charge(output: str, order: Order) -> None: ...
 
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[Stepfast]:
-    async with Stepfast(f"sqlite:///{tmp_path}/face.db", settings=Settings(moment=0.01)) as app:
+    async with Stepfast(f"sqlite:///{tmp_path}/face.db", settings=Settings(inline_wait=0.01)) as app:
         yield app
 
 

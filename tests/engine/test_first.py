@@ -39,7 +39,7 @@ async def kinds(app: Stepfast, run_id: str) -> dict[str, str]:
 @WAITS
 async def test_a_signal_beats_a_long_sleep(make_app: MakeApp, moment: float) -> None:
     """The winner by its name, with its value; the sleep is given up."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -54,7 +54,7 @@ async def test_a_signal_beats_a_long_sleep(make_app: MakeApp, moment: float) -> 
 
 @WAITS
 async def test_a_sleep_beats_a_signal_that_does_not_come(make_app: MakeApp, moment: float) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -208,7 +208,7 @@ async def test_two_signals_at_the_same_time_lose_neither(app: Stepfast) -> None:
 @WAITS
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_signal_that_lost_stays_in_the_mailbox(make_app: MakeApp, moment: float) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
 
     @app.workflow
@@ -268,7 +268,7 @@ async def test_the_child_of_a_loser_may_still_be_asked(app: Stepfast) -> None:
 @WAITS
 async def test_a_branch_that_loses_after_some_steps_replays_as_lost(make_app: MakeApp, moment: float) -> None:
     """Its records are no part of what the code does afterwards, and no sign of changed code."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
 
     async def work(ctx: Context) -> str:
@@ -430,7 +430,7 @@ def test_who_wins_a_race_within_a_race_wins_both_or_none() -> None:
 
 @WAITS
 async def test_a_signal_is_for_whoever_wins_all_its_races(make_app: MakeApp, moment: float) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     @app.workflow
     async def order(ctx: Context, wins: str) -> Any:

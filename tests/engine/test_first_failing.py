@@ -87,7 +87,7 @@ async def test_what_lost_to_a_failure_may_win_in_the_next_attempt(
 ) -> None:
     """A limit that a race puts to a step holds in each attempt: also if the verdict that is forgotten was not made by
     this claim, but read from its record."""
-    app = make_app(settings=Settings(moment=0, poll=0.05))
+    app = make_app(settings=Settings(inline_wait=0, poll_interval=0.05))
 
     async def pay() -> None:
         if calls.hit("pay") == 1:
@@ -226,7 +226,7 @@ async def test_a_crash_around_the_verdict_leaves_the_same_winner(
 @WAITS
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_crash_when_a_signal_wins_takes_it_once(make_app: MakeApp, moment: float, written: bool) -> None:
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:

@@ -21,7 +21,7 @@ from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.postgres import BLOCKED
 
-QUICK = Settings(poll=0.05, sweep=0.05, moment=0)
+QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, inline_wait=0)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ async def test_an_open_transaction_holds_no_worker_up_and_ends_as_one(make_app: 
 
 
 async def test_a_notification_wakes_a_worker_that_polls_rarely(make_app: MakeApp, sql: Any) -> None:
-    app = make_app(settings=Settings(poll=600, sweep=600))
+    app = make_app(settings=Settings(poll_interval=600, sweep_interval=600))
 
     @app.workflow
     async def asks(ctx: Context) -> Any:
@@ -269,7 +269,9 @@ async def test_a_run_is_found_by_its_key_from_sql(app: Stepfast, sql: Any) -> No
 
 
 async def test_runs_are_made_due_from_sql(make_app: MakeApp, sql: Any, calls: Calls) -> None:
-    app = make_app(settings=Settings(poll=0.05, sweep=0.05, moment=0, backoff_base=600, backoff_max=3600))
+    app = make_app(
+        settings=Settings(poll_interval=0.05, sweep_interval=0.05, inline_wait=0, backoff_base=600, backoff_max=3600)
+    )
 
     def work() -> int:
         if calls.hit("work") % 2:

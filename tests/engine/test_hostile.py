@@ -31,7 +31,7 @@ from tests.support.waiting import deafen, rows_of
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
-HOSTILE = Settings(moment=0, lease=1, poll=0.1, sweep=0.2)
+HOSTILE = Settings(inline_wait=0, lease=1, poll_interval=0.1, sweep_interval=0.2)
 AT_ONCE = Backoff(base=0.01, jitter=False)
 LONG = 40.0
 
@@ -352,5 +352,5 @@ async def test_all_kinds_at_once_give_the_same_results(apps: list[Stepfast], lif
 async def _come_and_go(apps: list[Stepfast]) -> None:
     """One worker after the other, each stopped in the middle of whatever it does."""
     for turn in itertools.count():
-        async with apps[0].worker(concurrency=3, grace=0):
+        async with apps[0].worker(concurrency=3, shutdown_grace=0):
             await asyncio.sleep(0.1 + 0.1 * (turn % 3))

@@ -12,7 +12,7 @@ from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, stopped_at_once
 from tests.worker.tables import Tables
 
-SETTINGS = Settings(poll=0.05, running_after=0.01)
+SETTINGS = Settings(poll_interval=0.05, running_after=0.01)
 
 
 @pytest.fixture

@@ -270,7 +270,7 @@ async def test_a_letter_that_cannot_be_taken_in_is_an_error_for_whoever_looks() 
 @pytest.mark.parametrize("moment", [0, 3600])
 async def test_a_mailbox_known_to_be_empty_is_not_looked_into(make_app: MakeApp, moment: float) -> None:
     """Nothing was ever sent to the run, and nobody has told of anything lately: waiting costs no question."""
-    app = make_app(settings=Settings(moment=moment, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=moment, poll_interval=60, sweep_interval=60))
     await deafen(app)
     looks = Counted(await app.store(), "mail")
 
@@ -278,7 +278,7 @@ async def test_a_mailbox_known_to_be_empty_is_not_looked_into(make_app: MakeApp,
     async def order(ctx: Context) -> Any:
         return await ctx.wait_signal("go", timeout=3600)
 
-    async with app.worker(grace=0) as worker:
+    async with app.worker(shutdown_grace=0) as worker:
         worker.duties.mailman.look_again = lambda: None  # type: ignore[method-assign]  # each tick is a reason to look
         run = await app.start(order)
         await eventually(lambda: _opened(run))
@@ -292,7 +292,7 @@ async def _opened(run: Any) -> bool:
 async def test_one_question_serves_all_runs_that_wait_in_memory(make_app: MakeApp) -> None:
     """Fifty runs wait, fifty signals come at once. Each may be told of by itself, and one round asks for all who wait:
     the rounds go with the signals, not with the signals times the runs."""
-    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60))
 
     @app.workflow
     async def order(ctx: Context, number: int) -> int:
@@ -383,7 +383,7 @@ async def test_an_answer_that_comes_when_the_run_has_left_is_harmless(app: Stepf
 
 async def test_a_sender_elsewhere_wakes_the_worker_at_once(make_app: MakeApp) -> None:
     """The run is released; the worker that will have it hardly ever polls."""
-    app, sender = make_app(settings=Settings(moment=0, poll=60, sweep=60)), make_app()
+    app, sender = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60)), make_app()
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -400,7 +400,7 @@ async def test_a_sender_elsewhere_wakes_the_worker_at_once(make_app: MakeApp) ->
 
 
 async def test_a_sender_elsewhere_is_heard_by_a_run_in_memory(make_app: MakeApp) -> None:
-    app, sender = make_app(settings=Settings(moment=3600, poll=60, sweep=60)), make_app()
+    app, sender = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60)), make_app()
 
     @app.workflow
     async def order(ctx: Context) -> Any:
@@ -427,7 +427,7 @@ async def _taken(app: Stepfast, run: Any, number: int) -> bool:
 
 async def test_a_run_may_be_woken_on_any_worker_and_knows_its_history_on_each(make_app: MakeApp, calls: Calls) -> None:
     """Rule 33: two workers take turns as it happens; what one remembers of the run must not be older than its row."""
-    apps = [make_app(settings=Settings(moment=0)) for _ in range(2)]
+    apps = [make_app(settings=Settings(inline_wait=0)) for _ in range(2)]
     number = 40
     for app in apps:
 
@@ -451,7 +451,10 @@ async def test_a_run_may_be_woken_on_any_worker_and_knows_its_history_on_each(ma
 
 async def test_the_end_of_a_child_on_another_worker_wakes_the_parent(make_app: MakeApp) -> None:
     """Rule 26: over two workers, each of which knows one of the two."""
-    parents, children = make_app(settings=Settings(moment=0, poll=60)), make_app(settings=Settings(moment=0, poll=60))
+    parents, children = (
+        make_app(settings=Settings(inline_wait=0, poll_interval=60)),
+        make_app(settings=Settings(inline_wait=0, poll_interval=60)),
+    )
     gate = Gate()
 
     @children.task(name="child")
@@ -476,7 +479,7 @@ async def test_the_end_of_a_child_on_another_worker_wakes_the_parent(make_app: M
 
 async def test_mail_finds_its_run_by_polling_alone(make_app: MakeApp) -> None:
     """Signals and ends of children, with nobody told of anything."""
-    apps = [make_app(settings=Settings(moment=0, poll=0.1)) for _ in range(2)]
+    apps = [make_app(settings=Settings(inline_wait=0, poll_interval=0.1)) for _ in range(2)]
     for app in apps:
         await deafen(app)
 
@@ -498,7 +501,7 @@ async def test_mail_finds_its_run_by_polling_alone(make_app: MakeApp) -> None:
 @pytest.mark.enough_on("postgres")
 async def test_a_crowd_of_runs_is_woken_by_a_crowd_of_signals(make_app: MakeApp) -> None:
     """Two hundred runs, ten slots, two workers, three signals each: all are taken, none twice."""
-    apps = [make_app(settings=Settings(moment=0)) for _ in range(2)]
+    apps = [make_app(settings=Settings(inline_wait=0)) for _ in range(2)]
     for app in apps:
 
         @app.workflow(name="collect")

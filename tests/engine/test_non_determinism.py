@@ -255,7 +255,7 @@ async def test_while_a_worker_with_the_recorded_code_lives_the_run_goes_back_to_
         return info.status == "queued" and info.due_at is not None
 
     async with scene.recorded.worker(queues=["elsewhere"]):  # lives, but does not take this run
-        async with new.worker(grace=0):
+        async with new.worker(shutdown_grace=0):
             await eventually(given_back)
         info = await handle.info()
         assert (info.error, info.reason, info.attempt) == (None, None, 1)

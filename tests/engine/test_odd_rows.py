@@ -30,7 +30,7 @@ from tests.support.odd_rows import APART, OF_RUNS, Odd, Oddity, Tables, families
 
 pytestmark = pytest.mark.enough_on("postgres", "sqlite")
 
-QUICK = Settings(moment=0, poll=0.05, sweep=0.05, backoff_base=0.01)
+QUICK = Settings(inline_wait=0, poll_interval=0.05, sweep_interval=0.05, backoff_base=0.01)
 
 
 def declare(app: Stepfast) -> None:

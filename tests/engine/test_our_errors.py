@@ -24,7 +24,7 @@ from tests.support.engine import PATIENCE, Calls
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
-QUICK = Settings(backoff_base=0.001, poll=0.05)
+QUICK = Settings(backoff_base=0.001, poll_interval=0.05)
 RAISED: list[BaseException] = [
     DatabaseUnavailable("of another application"),
     DatabaseRefused("of another application"),

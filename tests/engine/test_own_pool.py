@@ -18,7 +18,7 @@ from tests.support.databases import DatabasePool
 from tests.support.engine import PATIENCE
 from tests.support.postgres import PostgresServer
 
-QUICK = Settings(poll=0.2, sweep=0.2, lease=3, heartbeat=0.2)
+QUICK = Settings(poll_interval=0.2, sweep_interval=0.2, lease=3, heartbeat=0.2)
 
 
 async def works(app: Stepfast) -> None:

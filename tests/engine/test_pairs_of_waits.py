@@ -208,7 +208,9 @@ async def come_to(where: str, runs: dict[Input, Run[Any]], outside: Outside) -> 
 def make(make_app: MakeApp, moment: float) -> tuple[Stepfast, Outside]:
     """The application, and what is outside of its runs."""
     outside = Outside()
-    app = make_app(settings=Settings(moment=moment, sweep=0.2, poll=0.05), transport=outside.transport)
+    app = make_app(
+        settings=Settings(inline_wait=moment, sweep_interval=0.2, poll_interval=0.05), transport=outside.transport
+    )
     add_workflows(app, outside)
     return app, outside
 

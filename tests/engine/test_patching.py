@@ -185,7 +185,7 @@ async def test_a_change_met_in_a_loop_is_one_decision(make_app: MakeApp) -> None
 
 async def test_a_change_met_in_every_round_begins_with_the_first_new_round(make_app: MakeApp) -> None:
     """The rounds made by the old code stay old on every later replay."""
-    settings = Settings(moment=0)
+    settings = Settings(inline_wait=0)
 
     def body(new: bool) -> Body:
         async def order(ctx: Context) -> list[str]:
@@ -215,7 +215,7 @@ async def test_a_change_met_in_every_round_begins_with_the_first_new_round(make_
 
 
 async def test_a_change_in_two_places_may_be_old_at_the_first_and_new_at_the_second(make_app: MakeApp) -> None:
-    settings = Settings(moment=0)
+    settings = Settings(inline_wait=0)
 
     def body(new: bool) -> Body:
         async def order(ctx: Context) -> list[bool]:

@@ -16,7 +16,7 @@ from tests.support.waiting import deafen, let_pass, reached, rows_of
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
     """Whoever waits gives its slot back at once."""
-    return make_app(settings=Settings(moment=0))
+    return make_app(settings=Settings(inline_wait=0))
 
 
 async def paused_since(app: Stepfast, run: Run[Any]) -> datetime | None:

@@ -148,7 +148,7 @@ async def test_a_sleep_that_ends_during_a_pause_is_over_at_resume(app: Stepfast,
 
 async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) -> None:
     """The run is still in a slot, and nothing is executed: it is held at once, however rarely its worker beats."""
-    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60))
     short = make_app()
     for each in (app, short):
 
@@ -500,7 +500,7 @@ async def test_a_pause_survives_the_death_of_the_worker(app: Stepfast, make_app:
 @ON_BOTH
 async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -> None:
     """The record "now waiting" is on its way when the operator asks."""
-    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
     on_the_way, let_go = asyncio.Event(), asyncio.Event()
 
     @app.workflow
@@ -531,7 +531,10 @@ async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -
 @ON_BOTH
 async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None:
     """A worker that hardly ever polls, and whose heart beats every minute, holds a run in memory."""
-    app, operator = make_app(settings=Settings(moment=3600, poll=60, sweep=60, lease=180)), make_app()
+    app, operator = (
+        make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60, lease=180)),
+        make_app(),
+    )
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -550,7 +553,7 @@ async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None
 @ON_BOTH
 async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp) -> None:
     """The heartbeat brings it."""
-    app, operator = make_app(settings=Settings(moment=3600, poll=0.1, lease=1)), make_app()
+    app, operator = make_app(settings=Settings(inline_wait=3600, poll_interval=0.1, lease=1)), make_app()
     for each in (app, operator):
         await deafen(each)
 

@@ -26,7 +26,7 @@ MONTH = timedelta(days=30)
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
     """One whose runs give their slots back at once."""
-    return make_app(settings=Settings(moment=0, drain=0.05, backoff_base=0.001))
+    return make_app(settings=Settings(inline_wait=0, drain=0.05, backoff_base=0.001))
 
 
 async def age(app: Stepfast, *run_ids: str, days: int = 40) -> None:

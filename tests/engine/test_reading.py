@@ -239,7 +239,7 @@ async def test_bad_filters_are_refused(app: Stepfast, filters: dict[str, Any]) -
 @ON_BOTH
 async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) -> None:
     """Quick ones cost no extra write; the listing goes when the step is done."""
-    app = make_app(settings=Settings(running_after=0.05, poll=0.05))
+    app = make_app(settings=Settings(running_after=0.05, poll_interval=0.05))
     gate = Gate()
 
     @app.workflow

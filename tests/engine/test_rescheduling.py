@@ -61,7 +61,7 @@ WHERE = ("attempt", "step", "branches", "graph")
 @ON_BOTH
 @pytest.mark.parametrize("where", WHERE)
 async def test_what_waits_to_be_tried_again_is_due_now(make_app: MakeApp, calls: Calls, where: str) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     run = await app.start(Troubled(app, calls).workflows[where])
     await app.drain()
     assert calls == {"work": 1}
@@ -77,7 +77,7 @@ async def test_what_waits_to_be_tried_again_is_due_now(make_app: MakeApp, calls:
 
 async def test_a_run_that_another_worker_takes_up_is_due_too(make_app: MakeApp, calls: Calls) -> None:
     """What its step waits for is in the database, not in the memory of a worker."""
-    old, new = make_app(settings=Settings(moment=0)), make_app(settings=Settings(moment=0))
+    old, new = make_app(settings=Settings(inline_wait=0)), make_app(settings=Settings(inline_wait=0))
     run = await old.start(Troubled(old, calls).workflows["step"])
     await old.drain()
     Troubled(new, calls)
@@ -208,7 +208,7 @@ def ended(app: Stepfast) -> Any:
     ],
 )
 async def test_other_runs_are_refused(make_app: MakeApp, make: Make, said: str) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     run = await app.start(make(app))
     await app.drain()
     before = await run.info()
@@ -250,7 +250,7 @@ async def test_what_makes_no_sense_is_refused(app: Stepfast, given: dict[str, An
 
 
 async def test_an_undo_that_waits_for_its_next_try_is_due_now(make_app: MakeApp, calls: Calls) -> None:
-    app = make_app(settings=Settings(moment=0, backoff_base=600, backoff_max=3600))
+    app = make_app(settings=Settings(inline_wait=0, backoff_base=600, backoff_max=3600))
 
     def undo(output: int) -> None:
         if calls.hit("undo") == 1:

@@ -200,7 +200,7 @@ async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Stepfast) -> N
 
 async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: MakeApp) -> None:
     """Semantics, defaults: many runs do not come back together."""
-    app = make_app(settings=Settings(moment=0, drain=0))
+    app = make_app(settings=Settings(inline_wait=0, drain=0))
 
     @app.task
     async def mail(number: int) -> None:

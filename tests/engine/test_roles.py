@@ -21,7 +21,7 @@ from tests.store.scene import signal
 from tests.support.engine import PATIENCE
 
 pytestmark = pytest.mark.empty
-QUICK = Settings(poll=0.05, sweep=0.05, moment=0)
+QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, inline_wait=0)
 
 
 class People:

@@ -24,7 +24,7 @@ from tests.worker.spying import Counted, HeldReply, wrap
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
     """A run that waits for a signal stays in memory for a moment; a short one, because most tests wait for its end."""
-    return make_app(settings=Settings(moment=0.1))
+    return make_app(settings=Settings(inline_wait=0.1))
 
 
 # -- taken once ---------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ async def test_many_senders_at_once_lose_nothing_and_are_not_slept_over(make_app
     """Rule 6: the run goes to sleep after each signal, while others are just being sent; there is no time limit on its
     waits that could save it, and no tick that looks for what was missed."""
     number, senders = 300, 10
-    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
 
     @app.workflow
     async def collect(ctx: Context) -> list[int]:
@@ -142,7 +142,7 @@ async def test_many_senders_at_once_lose_nothing_and_are_not_slept_over(make_app
 
 async def test_a_dialogue_goes_on_whatever_the_moment_it_speaks(make_app: MakeApp) -> None:
     """Rule 6: each signal is sent as soon as the last one was taken, which is when the run lies down again."""
-    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
     said = asyncio.Queue[int]()
 
     @app.workflow
@@ -163,7 +163,7 @@ async def test_a_dialogue_goes_on_whatever_the_moment_it_speaks(make_app: MakeAp
 
 async def test_a_signal_between_look_and_release_is_not_slept_over(make_app: MakeApp) -> None:
     """Rule 6, the very moment: the record "now waiting" is on its way when the signal comes."""
-    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
     on_the_way, let_go = asyncio.Event(), asyncio.Event()
 
     @app.workflow
@@ -213,7 +213,7 @@ async def test_a_run_in_memory_hears_a_signal_while_a_branch_is_busy(make_app: M
 
 async def test_a_run_in_memory_hears_a_signal_by_polling_alone(make_app: MakeApp) -> None:
     """The same without wake-ups: the sender is another process, and the worker only polls."""
-    app, sender = make_app(settings=Settings(poll=0.1)), make_app()
+    app, sender = make_app(settings=Settings(poll_interval=0.1)), make_app()
     for each in (app, sender):
         await deafen(each)
     gate = Gate()
@@ -240,7 +240,7 @@ async def test_a_run_in_memory_hears_a_signal_by_polling_alone(make_app: MakeApp
 
 async def test_every_branch_begins_before_the_run_is_released(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24: one that waits at once must not lay the run to rest before the others have begun."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     async def listener(ctx: Context) -> Any:
         return await ctx.wait_signal("go")
@@ -268,7 +268,7 @@ async def test_every_branch_begins_before_the_run_is_released(make_app: MakeApp,
 
 async def test_calls_gathered_by_asyncio_all_begin_before_the_run_is_released(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24, for ``asyncio.gather``, of whose tasks the engine knows nothing."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> Any:
@@ -394,7 +394,7 @@ MANY = 30
 async def test_a_run_that_waits_for_many_names_at_once_is_woken_by_each(make_app: MakeApp, sent: str) -> None:
     """Of the names that it had begun to look for, the first were forgotten when it came to the last: it looked for them
     without end, kept its slot, and heard of no signal any more."""
-    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
 
     @app.workflow
     async def order(ctx: Context) -> list[int]:
@@ -422,7 +422,7 @@ async def _taken_and_waiting(app: Stepfast, run: Run[Any]) -> bool:
 async def test_a_signal_in_time_counts_although_many_names_are_waited_for_when_time_is_up(make_app: MakeApp) -> None:
     """When time is up the mailbox is looked into once more. Before that question went out other waits began, for so
     many names that this one was forgotten, and not asked for."""
-    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60))
+    app = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60))
     await deafen(app)
     gate = Gate()
     executions: list[Any] = []

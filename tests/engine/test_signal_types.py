@@ -44,7 +44,7 @@ class Order:
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
     """A run that waits for a signal stays in memory for a moment; a short one, because most tests wait for its end."""
-    return make_app(settings=Settings(moment=0.1))
+    return make_app(settings=Settings(inline_wait=0.1))
 
 
 # -- types --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ async def test_a_value_of_the_wrong_type_that_was_sent_before_is_left_and_waited
 
 @ON_BOTH
 async def test_a_value_that_a_waiting_run_would_not_take_is_refused_where_it_is_sent(make_app: MakeApp) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:

@@ -19,7 +19,7 @@ pytestmark = ON_SQLITE
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
     """A run that waits for a signal stays in memory for a moment; a short one, because most tests wait for its end."""
-    return make_app(settings=Settings(moment=0.1))
+    return make_app(settings=Settings(inline_wait=0.1))
 
 
 # -- sent and taken -----------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ async def test_a_signal_sent_before_the_run_is_claimed_is_kept(app: Stepfast) ->
 async def test_a_signal_sent_before_the_wait_is_kept(make_app: MakeApp, moment: float) -> None:
     """The run was already executed when it came, and nobody waited for it yet. It is heard at once, however
     rarely the worker looks by itself."""
-    app = make_app(settings=Settings(poll=60, sweep=60, moment=moment))
+    app = make_app(settings=Settings(poll_interval=60, sweep_interval=60, inline_wait=moment))
     gate = Gate()
 
     @app.workflow
@@ -99,7 +99,7 @@ async def test_a_signal_sent_before_the_wait_is_kept(make_app: MakeApp, moment: 
 @ON_BOTH
 async def test_a_signal_sent_between_two_waits_is_heard_at_once(make_app: MakeApp, moment: float) -> None:
     """Rule 6: it came while a step was executed, after the mailbox had been looked into."""
-    app = make_app(settings=Settings(poll=60, sweep=60, moment=moment))
+    app = make_app(settings=Settings(poll_interval=60, sweep_interval=60, inline_wait=moment))
     gate = Gate()
 
     @app.workflow
@@ -133,7 +133,7 @@ async def test_signals_are_first_in_first_out_per_name(app: Stepfast) -> None:
 
 
 async def test_two_branches_that_wait_for_one_name_get_one_each(make_app: MakeApp) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     async def wait(ctx: Context) -> Any:
         return await ctx.wait_signal("go")

@@ -80,7 +80,7 @@ async def test_a_sleep_within_a_moment_stays_in_memory(app: Stepfast, calls: Cal
 @pytest.mark.parametrize("moment", [0, 2])
 async def test_sleepers_wake_by_themselves(make_app: MakeApp, calls: Calls, moment: float) -> None:
     """Nobody polls, and nobody is asked; released or not, the worker goes on when it is time."""
-    app = make_app(settings=Settings(poll=60, sweep=60, moment=moment))
+    app = make_app(settings=Settings(poll_interval=60, sweep_interval=60, inline_wait=moment))
 
     @app.workflow
     async def nap(ctx: Context, number: int) -> int:
@@ -139,7 +139,7 @@ async def test_who_is_woken_too_early_sleeps_on_until_the_same_time(app: Stepfas
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Stepfast, make_app: MakeApp) -> None:
     """The sleep was kept in memory when its worker died; the next one goes by the record."""
-    patient = make_app(settings=Settings(moment=3600))
+    patient = make_app(settings=Settings(inline_wait=3600))
     began = asyncio.Event()
 
     for each in (app, patient):
@@ -242,7 +242,7 @@ async def test_sleep_until_wakes_at_the_time_given(app: Stepfast) -> None:
 
 
 async def test_a_time_that_has_passed_is_not_waited_for(make_app: MakeApp, calls: Calls) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -427,7 +427,7 @@ async def test_gathering_with_errors_as_results_does_not_swallow_a_release(app: 
 
 async def test_a_run_stays_in_memory_while_a_branch_is_busy(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24: it is released when every branch waits, and due when the first of them is."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     gate, another_run = Gate(), bystander(app)
 
     async def sleeper(ctx: Context, seconds: float) -> None:

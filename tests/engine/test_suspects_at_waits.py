@@ -11,7 +11,7 @@ from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, eventually, stopped_at_once
 from tests.worker.tables import Tables
 
-LONG = Settings(poll=0.05, moment=300)
+LONG = Settings(poll_interval=0.05, inline_wait=300)
 """Whoever may wait in memory does so for longer than any test."""
 
 

@@ -26,7 +26,7 @@ from tests.support.waiting import let_pass, rows_of
 pytestmark = pytest.mark.enough_on("sqlite")
 
 HOUR = 3600.0
-RELEASES = Settings(moment=0)
+RELEASES = Settings(inline_wait=0)
 """Every wait gives its slot back."""
 
 

@@ -93,7 +93,7 @@ async def test_rows_and_record_are_committed_together(app: Stepfast, accounts: A
         return result
 
     run = await app.start(order)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await gate.reached()
         assert await accounts.names() == ["a"]
         [step] = [s for s in await run.steps() if s.kind == "transaction"]
@@ -252,7 +252,7 @@ async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
         return result
 
     await app.start(order)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await asyncio.wait_for(answered.wait(), PATIENCE)
         assert await accounts.names() == []
 

@@ -272,7 +272,7 @@ async def test_a_run_that_is_lost_meanwhile_does_nothing_more(app: Stepfast, acc
         await ctx.step("never", lambda: calls.hit("never"))
 
     run = await app.start(order)
-    async with app.worker(grace=0) as worker:
+    async with app.worker(shutdown_grace=0) as worker:
         await eventually(lambda: calls["write a"] and not worker.duties.executor.running)
         assert calls == {"write a": 1}
         assert [step.status for step in await run.steps()] == ["completed"]
@@ -304,7 +304,7 @@ async def test_one_that_the_database_never_had_is_given_up(app: Stepfast, accoun
             return "given up"
 
     run = await app.start(order)
-    async with app.worker(grace=0) as worker:
+    async with app.worker(shutdown_grace=0) as worker:
         if wish == "pause":
             await eventually(lambda: _is(run, "paused"))
             await run.resume()

@@ -528,7 +528,7 @@ async def test_items_of_a_map_are_undone(app: Stepfast, trip: Trip) -> None:
 
 async def test_a_run_that_waited_in_between_is_undone(make_app: MakeApp, trip: Trip) -> None:
     """The code is replayed over sleeps, signals and children, none of which is waited for again."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     @app.task
     async def child(number: int) -> int:

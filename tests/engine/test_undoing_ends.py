@@ -49,7 +49,7 @@ async def was_asked(app: Stepfast, run_id: str) -> bool:
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_cancelled_run_is_undone(make_app: MakeApp, trip: Trip, moment: float) -> None:
     """Semantics: compensated with the reason cancelled; whoever waits gets RunCancelled."""
-    app = make_app(settings=Settings(moment=moment))
+    app = make_app(settings=Settings(inline_wait=moment))
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -237,7 +237,7 @@ async def test_a_dead_letter_does_not_undo(make_app: MakeApp, trip: Trip) -> Non
     run = await app.start(order)
     store = await app.store()
     rows = Rows(store, app.namespace, app.url.text)
-    async with app.worker(grace=0) as worker:
+    async with app.worker(shutdown_grace=0) as worker:
         await gate.reached()
         await rows.set(run.id, "losses", 1)
         await rows.silence(worker.id)

@@ -121,7 +121,7 @@ async def test_values_of_runs_and_keys_do_not_meet(app: Stepfast) -> None:
 
 async def test_a_replay_does_not_bring_old_values_back(make_app: MakeApp) -> None:
     """Nobody who watches sees the run go backwards: what was set before the last record is not set again."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     seen: list[Any] = []
     gate = Gate()
 
@@ -319,7 +319,7 @@ class Backwards:
 
 async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
     """Rule 24: a branch that has just set something waits like any other."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     async def branch(ctx: Context, number: int) -> None:
         await ctx.set("last", number)

@@ -125,7 +125,7 @@ async def test_the_answer_is_not_asked_for_again_on_replay(app: Stepfast, outsid
 async def test_checks_go_on_by_themselves(make_app: MakeApp, outside: Outside, calls: Calls) -> None:
     """In memory or released, nobody has to poke it."""
     for moment in (0, 2):
-        app = make_app(settings=Settings(moment=moment, poll=60, sweep=60))
+        app = make_app(settings=Settings(inline_wait=moment, poll_interval=60, sweep_interval=60))
         calls.clear()
         outside.answer = None
 
@@ -611,7 +611,7 @@ async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> No
 async def test_an_open_wait_is_listed_once_however_long_its_check_takes(make_app: MakeApp) -> None:
     """A check that takes long is listed as running while it is made. Between two checks, and while the run is paused or
     ready, it is a wait, and still one."""
-    app = make_app(settings=Settings(moment=0, running_after=0.05, poll=0.05))
+    app = make_app(settings=Settings(inline_wait=0, running_after=0.05, poll_interval=0.05))
     first, second = gates = [Gate(), Gate()]
 
     async def check() -> bool:

@@ -92,7 +92,7 @@ async def test_without_free_slots_even_a_short_wait_is_released(app: Stepfast, c
 
 async def test_a_run_is_released_only_when_everything_in_it_waits(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24: with a parallel step still busy it stays in memory."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     hold = asyncio.Event()
 
     async def flaky() -> str:
@@ -128,7 +128,7 @@ async def test_a_run_is_released_only_when_everything_in_it_waits(make_app: Make
 
 async def test_a_run_stays_in_memory_while_its_own_code_goes_on(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24: a step waits in the background; the steps after it are not held up until its time has come."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     async def flaky() -> str:
         if calls.hit("flaky") == 1:
@@ -160,7 +160,7 @@ async def test_a_run_stays_in_memory_while_its_own_code_goes_on(make_app: MakeAp
 
 async def test_the_earliest_of_several_waits_wakes_the_run(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24: visible_at is the earliest wake."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
 
     async def later(name: str, delay: float) -> str:
         if calls.hit(name) == 1:
@@ -222,7 +222,7 @@ async def test_many_runs_wait_at_once_without_slots(app: Stepfast, calls: Calls)
 async def test_drain_stays_for_what_is_due_soon_though_no_wait_is_kept_in_memory(
     make_app: MakeApp, calls: Calls, what: str
 ) -> None:
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(inline_wait=0))
     soon = Backoff(base=0.1, jitter=False)
 
     def fails_once() -> str:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.enough_on("sqlite")
 @pytest.mark.parametrize("where", ["one slot", "limited queue"])
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_timeout_of_a_signal_comes_where_a_run_may_not_stay(sqlite_url: str, where: str, alone: bool) -> None:
-    app = Stepfast(sqlite_url, settings=Settings(moment=0.05, poll=0.1))
+    app = Stepfast(sqlite_url, settings=Settings(inline_wait=0.05, poll_interval=0.1))
     app.queue("narrow", concurrency=1)
 
     async def listen(ctx: Context, name: str, timeout: float) -> str:

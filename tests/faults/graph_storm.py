@@ -169,7 +169,7 @@ async def kills(url: str, folder: Path, seconds: float) -> Scene:
 
 async def hostile(url: str, folder: Path, seconds: float) -> Scene:
     """The same with few slots, a lease of a second, every wait given back at once, and no wake-up that arrives."""
-    hard = {"moment": 0, "busy_poll": 0.05, "history_records": 2}
+    hard = {"inline_wait": 0, "min_poll_interval": 0.05, "history_records": 2}
     async with GraphStorm(url, folder, lease=1.0, change="deaf", **hard) as storm:
         await storm.launch_ready(3, concurrency=8)
         async with meanwhile(every(1.2, storm.kill_one), *storm.bystanders()):

@@ -145,7 +145,7 @@ def outcome(ledger: Ledger, maker: str, input: dict[str, Any], of: str | None = 
 async def _serve(arguments: dict[str, Any], ledger: Ledger) -> None:
     settings = Settings(outage_backoff_max=1.0, connect_timeout=5)
     worker = RemoteWorker(
-        arguments["transport"], GROUP, lease=arguments["lease"], poll=0.05, concurrency=10, settings=settings,
+        arguments["transport"], GROUP, lease=arguments["lease"], poll_interval=0.05, concurrency=10, settings=settings,
         logger=logging.getLogger("remote"),
     )  # fmt: skip
 

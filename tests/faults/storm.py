@@ -109,7 +109,8 @@ class Storm:
         self.cut = cut
         self.change = change
         self.settings = {
-            "lease": lease, "poll": 0.2, "sweep": 0.3, "moment": MOMENT, "max_losses": 1000, "outage_backoff_max": 1.0,
+            "lease": lease, "poll_interval": 0.2, "sweep_interval": 0.3, "inline_wait": MOMENT, "max_losses": 1000,
+            "outage_backoff_max": 1.0,
             "log_errors": False,  # a traceback in the log is then one of the engine's own
             **settings,
         }  # fmt: skip

@@ -45,7 +45,7 @@ async def patience(url: str, folder: Path, seconds: float, *, kills: int = 8, wo
     """Runs that do little but wait are woken by what they do not wait for, and workers are killed while they do: at
     least so many, however slow the machine. As users have it: what waits for a moment stays in memory, as slots are
     free, and a few losses are a dead letter."""
-    async with Storm(url, folder, lease=LEASE, moment=2.0, max_losses=5) as storm:
+    async with Storm(url, folder, lease=LEASE, inline_wait=2.0, max_losses=5) as storm:
         await storm.launch_ready(workers, concurrency=100)
         workflows = random.choices(list(composing.PATIENT), list(composing.PATIENT.values()), k=runs)
         for workflow, count in Counter(workflows).items():
@@ -63,7 +63,7 @@ async def patience(url: str, folder: Path, seconds: float, *, kills: int = 8, wo
 async def hostile(url: str, folder: Path, seconds: float) -> None:
     """Settings that nobody would choose: every wait gives the slot back at once, a lease is a second, few slots, and no
     wake-up arrives. Meanwhile workers are killed."""
-    hard: dict[str, Any] = {"moment": 0, "poll": 0.2, "busy_poll": 0.05, "history_records": 2}
+    hard: dict[str, Any] = {"inline_wait": 0, "poll_interval": 0.2, "min_poll_interval": 0.05, "history_records": 2}
     async with Storm(url, folder, lease=1.0, change="deaf", **hard) as storm:
         await storm.launch_ready(3, concurrency=8)
 

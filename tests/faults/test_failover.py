@@ -25,7 +25,9 @@ LONG = 90.0
 
 
 def make_app(url: str, calls: Counter[str]) -> Stepfast:
-    app = Stepfast(url, settings=Settings(lease=20, poll=0.2, sweep=0.5, outage_backoff_max=0.3, moment=5))
+    app = Stepfast(
+        url, settings=Settings(lease=20, poll_interval=0.2, sweep_interval=0.5, outage_backoff_max=0.3, inline_wait=5)
+    )
 
     async def book(connection: Any, run: str, number: int) -> int:
         await connection.execute("INSERT INTO bookings VALUES ($1, $2)", run, number)

@@ -15,7 +15,7 @@ from stepfast.engine.waits import Inbox
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 
-SETTINGS = Settings(lease=10, poll=0.1, sweep=0.5, moment=60)
+SETTINGS = Settings(lease=10, poll_interval=0.1, sweep_interval=0.5, inline_wait=60)
 
 
 async def test_mail_that_comes_in_the_turn_in_which_the_run_would_be_released(
@@ -112,7 +112,7 @@ async def test_a_race_won_by_a_signal_while_a_step_was_being_recorded(
 
 async def test_a_change_that_was_met_before_a_wait_is_met_again_after_it(url: str) -> None:
     """The records of a released run are remembered; that of the change was not among them."""
-    app = Stepfast(url, settings=Settings(lease=10, poll=0.1, moment=0))
+    app = Stepfast(url, settings=Settings(lease=10, poll_interval=0.1, inline_wait=0))
 
     async def note(word: str) -> str:
         return word

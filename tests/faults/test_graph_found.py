@@ -14,7 +14,7 @@ from stepfast.worker.queries import Errands
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 from tests.support.waiting import let_pass
 
-SETTINGS = Settings(lease=10, poll=0.1, sweep=0.5, moment=60)
+SETTINGS = Settings(lease=10, poll_interval=0.1, sweep_interval=0.5, inline_wait=60)
 
 
 class Finish:

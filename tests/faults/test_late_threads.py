@@ -18,7 +18,7 @@ from stepfast.settings import Settings
 from stepfast.worker.threads import Clockwork
 
 RUNS = 60
-SETTINGS = Settings(lease=6, poll=0.1, sweep=0.5)
+SETTINGS = Settings(lease=6, poll_interval=0.1, sweep_interval=0.5)
 QUICK = Backoff(base=0.01, factor=1, max=0.01, jitter=False)
 TIMEOUT = 2.0
 

@@ -13,7 +13,7 @@ from stepfast import Backoff, Context, Stepfast
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, eventually
 
-SETTINGS = Settings(lease=3, sweep=0.2, poll=0.2)
+SETTINGS = Settings(lease=3, sweep_interval=0.2, poll_interval=0.2)
 
 
 def make_app(url: str, calls: Calls) -> Stepfast:

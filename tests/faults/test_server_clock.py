@@ -59,7 +59,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def make_app(url: str, calls: Counter[str]) -> Stepfast:
-    app = Stepfast(url, settings=Settings(lease=LEASE, poll=0.2, sweep=0.3, moment=0.1))
+    app = Stepfast(url, settings=Settings(lease=LEASE, poll_interval=0.2, sweep_interval=0.3, inline_wait=0.1))
 
     @app.workflow
     async def work(ctx: Context, name: str) -> int:

@@ -17,7 +17,9 @@ from stepfast.settings import Settings
 from stepfast.worker.worker import Duties
 from tests.support.engine import eventually
 
-SETTINGS = Settings(lease=10, heartbeat=0.15, poll=0.1, sweep=0.5, moment=0.05, outage_backoff_max=0.2)
+SETTINGS = Settings(
+    lease=10, heartbeat=0.15, poll_interval=0.1, sweep_interval=0.5, inline_wait=0.05, outage_backoff_max=0.2
+)
 BEATS = 4
 
 

@@ -23,7 +23,7 @@ from tests.support.worker_program import make_app
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LEASE = 3.0
-TIMES: dict[str, Any] = {"lease": LEASE, "sweep": 0.5, "poll": 0.2}
+TIMES: dict[str, Any] = {"lease": LEASE, "sweep_interval": 0.5, "poll_interval": 0.2}
 LONG = 120.0
 """Seconds after which a scene that does not come to its end is given up."""
 

@@ -273,7 +273,7 @@ async def work(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None
     async with app:
         while True:
             try:
-                await app.work(concurrency=arguments["concurrency"], grace=0)
+                await app.work(concurrency=arguments["concurrency"], shutdown_grace=0)
                 return
             except DatabaseUnavailable:
                 if ready.told:

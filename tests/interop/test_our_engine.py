@@ -25,7 +25,10 @@ RETRYING: dict[str, Any] = {"retries": 2, "backoff": Backoff(base=0.01)}
 @pytest.fixture
 async def app(postgres_url: str) -> AsyncIterator[Stepfast]:
     """An application whose remote steps go over tables of its own database."""
-    async with Stepfast(postgres_url, settings=Settings(sweep=0.2, poll=0.1)) as app, SqlTransport(postgres_url):
+    async with (
+        Stepfast(postgres_url, settings=Settings(sweep_interval=0.2, poll_interval=0.1)) as app,
+        SqlTransport(postgres_url),
+    ):
         yield app
 
 
@@ -87,7 +90,7 @@ async def test_workers_of_three_makers_serve_our_engine(
     async def crowd(ctx: Context) -> dict[str, int]:
         return dict(Counter(await ctx.gather(*(ctx.remote("who", n) for n in range(300)))))
 
-    worker = RemoteWorker(postgres_url, group="who", poll=0.02, batch=3)
+    worker = RemoteWorker(postgres_url, group="who", poll_interval=0.02, batch=3)
 
     @worker.handle("who")
     async def who(input: Any) -> str:
@@ -124,7 +127,7 @@ async def test_what_their_worker_held_when_it_was_killed_is_done_by_another(
     async with app.worker():
         await eventually(held)
         process.kill()
-        worker = RemoteWorker(postgres_url, group="who", poll=0.02, lease=0.5)
+        worker = RemoteWorker(postgres_url, group="who", poll_interval=0.02, lease=0.5)
 
         @worker.handle("hold")
         async def hold(input: Any) -> str:
@@ -143,7 +146,7 @@ async def test_their_worker_serves_our_engine_over_mariadb(
     transport = SqlTransport(mariadb_url)
     async with (
         SqlTransport(mariadb_url),
-        Stepfast(sqlite_url, transport=transport, settings=Settings(sweep=0.2, poll=0.1)) as app,
+        Stepfast(sqlite_url, transport=transport, settings=Settings(sweep_interval=0.2, poll_interval=0.1)) as app,
     ):
 
         @app.workflow

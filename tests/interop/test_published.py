@@ -23,7 +23,7 @@ VALUES = [None, False, 0, "", "Grüße 🎈 \u2028", [1, 2.5, "x"], {"a": {"b": 
 
 async def test_their_engine_is_served_by_our_worker(url: str) -> None:
     node_folder()
-    worker = RemoteWorker(url, group="our-step", poll=0.02)
+    worker = RemoteWorker(url, group="our-step", poll_interval=0.02)
     calls: list[RemoteTask] = []
 
     @worker.handle("our:step")
@@ -59,7 +59,7 @@ async def test_their_engine_is_served_by_our_worker(url: str) -> None:
 
 async def test_their_engine_hears_of_a_handler_that_is_missing(url: str) -> None:
     node_folder()
-    async with RemoteWorker(url, group="nobody", poll=0.02):
+    async with RemoteWorker(url, group="nobody", poll_interval=0.02):
         [outcome] = await their_engine(url, "run", [{"name": "nobody", "input": 1, "options": {"retries": 5}}])
     assert (outcome["status"], outcome["error"]["message"]) == ("failed", "no handler for nobody")
 
@@ -70,7 +70,7 @@ async def test_workers_of_three_makers_share_a_group(postgres_url: str, spawn: C
         tables = await Tables(postgres_url).open()
         spawn("worker.mjs", postgres_url, "who")
         spawn("python_worker.py", postgres_url, "who")
-        worker = RemoteWorker(postgres_url, group="who", poll=0.02, batch=3)
+        worker = RemoteWorker(postgres_url, group="who", poll_interval=0.02, batch=3)
 
         @worker.handle("who")
         async def who(input: Any) -> str:
@@ -119,7 +119,7 @@ async def test_what_their_worker_held_when_it_was_killed_is_done_by_ours(
 
     await eventually(held)
     process.kill()
-    worker = RemoteWorker(url, group="who", poll=0.02, lease=0.5)
+    worker = RemoteWorker(url, group="who", poll_interval=0.02, lease=0.5)
     for name in ("who", "hold"):
 
         @worker.handle(name)

@@ -15,7 +15,7 @@ def test_the_environment_goes_before_defaults_and_behind_what_is_passed() -> Non
     environ = {"STEPFAST_LEASE": "12.5", "STEPFAST_MAX_ATTEMPTS": "7", "STEPFAST_RECORD_ARGUMENTS": "no", "OTHER": "x"}
     found = Settings.from_environment(environ, max_attempts=9)
     assert (found.lease, found.max_attempts, found.record_arguments) == (12.5, 9, False)
-    assert found.poll == Settings().poll
+    assert found.poll_interval == Settings().poll_interval
 
 
 def test_every_setting_can_be_set_in_the_environment() -> None:
@@ -27,7 +27,7 @@ def test_every_setting_can_be_set_in_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("LEASE", "long"), ("CONCURRENCY", "1.5"), ("RECORD_ARGUMENTS", "maybe"), ("POLL", "")]
+    ("name", "text"), [("LEASE", "long"), ("CONCURRENCY", "1.5"), ("RECORD_ARGUMENTS", "maybe"), ("POLL_INTERVAL", "")]
 )
 def test_what_cannot_be_read_is_refused_by_the_name_of_the_variable(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"STEPFAST_{name}"):

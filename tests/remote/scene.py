@@ -11,7 +11,7 @@ from tests.support.engine import eventually
 
 def quick_worker(url: str, **options: Any) -> RemoteWorker:
     """A worker of the group ``echo`` that has a handler of that name."""
-    options = {"poll": 0.02, "group": "echo", **options}
+    options = {"poll_interval": 0.02, "group": "echo", **options}
     worker = RemoteWorker(url, **options)
 
     @worker.handle("echo")

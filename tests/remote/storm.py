@@ -24,7 +24,8 @@ WORKER = """
 import asyncio, random
 from stepfast.remote import FatalError, RemoteWorker
 
-worker = RemoteWorker("postgresql://nobody@127.0.0.1:1/nothing", group="storm", lease=1, poll=0.02, concurrency=20)
+URL = "postgresql://nobody@127.0.0.1:1/nothing"
+worker = RemoteWorker(URL, group="storm", lease=1, poll_interval=0.02, concurrency=20)
 
 @worker.handle("double")
 async def double(input, task):

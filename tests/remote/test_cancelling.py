@@ -55,7 +55,7 @@ async def test_a_stop_is_bounded_while_the_network_is_silent(
         monkeypatch.setattr(one, "PATIENCE", 0.2)
     gate = Gate()
     async with proxy_of(url, tables) as proxy:
-        worker = quick_worker(proxy.url(url), grace=0.1)
+        worker = quick_worker(proxy.url(url), shutdown_grace=0.1)
 
         @worker.handle("slow")
         async def slow(input: Any) -> None:

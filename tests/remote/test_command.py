@@ -51,7 +51,7 @@ async def test_a_process_serves_until_it_is_told_and_gives_back_what_it_holds(
     async with SqlTransport(postgres_url):
         tables = await Tables(postgres_url).open()
     url = postgres_url.replace("postgres@", "postgres:secret@")
-    worker = spawn("remote-worker", "steps:worker", "--url", url, "--poll", "20ms", "--concurrency", "3")
+    worker = spawn("remote-worker", "steps:worker", "--url", url, "--poll-interval", "20ms", "--concurrency", "3")
     await tables.put_task("run:0", "double", 21, group="steps")
     assert (await result_of(tables, "run:0"))["output"] == 42
     assert "secret" not in "".join(worker.hear("serves group 'steps'"))

@@ -80,7 +80,7 @@ async def test_a_pool_of_the_application_s_own_is_used_and_left_open(url: str, t
     else:
         settings = {"default_transaction_isolation": "serializable"}
         pool = await asyncpg.create_pool(url, min_size=0, max_size=4, server_settings=settings)
-    worker = RemoteWorker(pool=pool, group="echo", poll=0.02)
+    worker = RemoteWorker(pool=pool, group="echo", poll_interval=0.02)
 
     @worker.handle("echo")
     async def echo(input: Any) -> Any:

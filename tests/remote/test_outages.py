@@ -69,7 +69,7 @@ async def test_a_claim_whose_answer_is_lost_is_given_back_before_its_lease_is_ov
         tables = await Tables(postgres_url).open()
     port = int(postgres_url.rpartition(":")[2].partition("/")[0])
     async with Proxy("127.0.0.1", port) as proxy:
-        worker = worker_of(proxy.url(postgres_url), lease=600, poll=0.05)
+        worker = worker_of(proxy.url(postgres_url), lease=600, poll_interval=0.05)
         async with worker:
             lost = proxy.swallow(lambda tag: tag == b"COMMIT")
             await tables.put_task("run:0", input=5)

@@ -180,7 +180,7 @@ async def test_two_workers_do_each_task_once(url: str, tables: Tables) -> None:
     assert sorted(seen) == list(range(60))
 
 
-@pytest.mark.parametrize("option", [{"batch": 0}, {"concurrency": True}, {"lease": 0}, {"poll": float("inf")}])
+@pytest.mark.parametrize("option", [{"batch": 0}, {"concurrency": True}, {"lease": 0}, {"poll_interval": float("inf")}])
 def test_options_that_cannot_work_are_refused(option: dict[str, Any]) -> None:
     from stepfast import errors
 

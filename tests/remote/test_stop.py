@@ -35,7 +35,7 @@ def slow_worker(url: str, gate: Gate, **options: Any) -> RemoteWorker:
 @pytest.mark.timeout(45)  # a stop that loses a task waits for ever on a clock that stands
 async def test_a_worker_goes_by_the_clock_that_it_is_given(url: str, tables: Tables) -> None:
     """It has found nothing, and asks again when that clock has moved by its pause."""
-    worker, clock = quick_worker(url, poll=3600), StandingClock()
+    worker, clock = quick_worker(url, poll_interval=3600), StandingClock()
     worker._options = worker._options._replace(clock=clock)
     async with worker:
         await eventually(lambda: clock.pending)
@@ -50,7 +50,7 @@ async def test_a_worker_goes_by_the_clock_that_it_is_given(url: str, tables: Tab
 
 async def test_a_stop_waits_for_handlers_and_records_what_they_did(url: str, tables: Tables) -> None:
     gate = Gate()
-    worker = slow_worker(url, gate, settings=Settings(busy_poll=60))  # it does not look again by itself
+    worker = slow_worker(url, gate, settings=Settings(min_poll_interval=60))  # it does not look again by itself
     await tables.put_task("run:0", "slow")
     await worker.start()
     await gate.reached()
@@ -66,7 +66,7 @@ async def test_a_stop_waits_for_handlers_and_records_what_they_did(url: str, tab
 async def test_what_is_not_done_when_the_grace_is_over_goes_back_at_once(url: str, tables: Tables) -> None:
     gate = Gate()
     await tables.put_task("run:0", "slow")
-    async with slow_worker(url, gate, grace=0.05):
+    async with slow_worker(url, gate, shutdown_grace=0.05):
         await gate.reached()
     assert await owners(tables) == [("run:0", None, None)]
     assert await tables.results() == {}
@@ -74,7 +74,7 @@ async def test_what_is_not_done_when_the_grace_is_over_goes_back_at_once(url: st
 
 async def test_a_plain_function_that_does_not_return_is_left_behind(url: str, tables: Tables) -> None:
     gate = ThreadGate()
-    worker = quick_worker(url, grace=0.05)
+    worker = quick_worker(url, shutdown_grace=0.05)
 
     @worker.handle("slow")
     def slow(input: Any) -> None:
@@ -89,7 +89,7 @@ async def test_a_plain_function_that_does_not_return_is_left_behind(url: str, ta
 
 async def test_a_worker_that_is_hurried_waits_no_longer(url: str, tables: Tables) -> None:
     gate = Gate()
-    worker = slow_worker(url, gate, grace=60)
+    worker = slow_worker(url, gate, shutdown_grace=60)
     await tables.put_task("run:0", "slow")
     await worker.start()
     await gate.reached()
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_hurried_waits_no_longer(url: str, tables: Tables
 
 async def test_a_run_that_is_cancelled_ends_as_cancelled_and_leaves_nothing_behind(url: str, tables: Tables) -> None:
     gate = Gate()
-    worker = slow_worker(url, gate, grace=0.05)
+    worker = slow_worker(url, gate, shutdown_grace=0.05)
     await tables.put_task("run:0", "slow")
     run = asyncio.create_task(worker.run())
     await gate.reached()
@@ -117,7 +117,7 @@ async def test_a_run_that_is_cancelled_ends_as_cancelled_and_leaves_nothing_behi
 
 @pytest.mark.parametrize("moment", range(0, 45, 9))
 async def test_a_start_can_be_cancelled_at_any_moment(url: str, tables: Tables, moment: int) -> None:
-    worker = quick_worker(url, grace=0.05)
+    worker = quick_worker(url, shutdown_grace=0.05)
     start = asyncio.create_task(worker.start())
     for _ in range(moment):
         await asyncio.sleep(0)
@@ -167,7 +167,7 @@ async def test_a_task_that_came_with_a_claim_under_way_is_given_back(
         return tasks
 
     monkeypatch.setattr(Serving, "claim", late)
-    worker = quick_worker(url, grace=0.05)
+    worker = quick_worker(url, shutdown_grace=0.05)
     hold = asyncio.Event()
 
     @worker.handle("hold")

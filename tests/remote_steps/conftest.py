@@ -16,7 +16,7 @@ from tests.support.engine import PATIENCE, Calls, eventually
 
 __all__ = ["mariadb_server", "mariadb_url"]
 
-QUICK = Settings(sweep=0.2, poll=0.1, backoff_base=0.01, moment=0.2)
+QUICK = Settings(sweep_interval=0.2, poll_interval=0.1, backoff_base=0.01, inline_wait=0.2)
 """For tests that wait for a sweep."""
 
 joined = pytest.mark.parametrize("home", ["joined"], indirect=True)
@@ -46,7 +46,7 @@ class Home:
 
     def worker(self, group: str = "echo", **options: Any) -> RemoteWorker:
         """A worker elsewhere, which looks often."""
-        return RemoteWorker(self.workers_url, group, **{"poll": 0.02, **options})
+        return RemoteWorker(self.workers_url, group, **{"poll_interval": 0.02, **options})
 
     async def count_tasks(self, count: int) -> bool:
         """Whether there are so many tasks."""

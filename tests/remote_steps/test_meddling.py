@@ -66,7 +66,7 @@ async def meddle(runs: list[Run[Any]], dice: random.Random, end: float) -> None:
 
 async def come_and_go(app: Stepfast, dice: random.Random, end: float) -> None:
     while time.monotonic() < end:
-        async with app.worker(grace=0):
+        async with app.worker(shutdown_grace=0):
             await asyncio.sleep(dice.random())
 
 
@@ -75,7 +75,7 @@ async def come_and_go(app: Stepfast, dice: random.Random, end: float) -> None:
 @pytest.mark.parametrize("home", ["joined", "outbox"], indirect=True)
 async def test_every_run_ends_and_nothing_is_left(home: Home) -> None:
     dice, end = random.Random(5), time.monotonic() + SECONDS
-    app, other = (home.make(settings=replace(QUICK, moment=0.05, lease=3)) for _ in range(2))
+    app, other = (home.make(settings=replace(QUICK, inline_wait=0.05, lease=3)) for _ in range(2))
     app.workflow(shop)
     other.workflow(shop)
     runs = await app.start_many("shop", [6] * 40)

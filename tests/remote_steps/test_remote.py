@@ -278,7 +278,7 @@ async def test_branches_maps_and_races(home: Home) -> None:
 
 @joined
 async def test_a_thousand_steps_of_one_gather_are_one_insert_and_few_resumes(home: Home) -> None:
-    app = home.make(settings=replace(QUICK, moment=0.0))
+    app = home.make(settings=replace(QUICK, inline_wait=0.0))
 
     @app.workflow
     async def shop(ctx: Context) -> int:
@@ -305,7 +305,7 @@ async def test_a_thousand_steps_of_one_gather_are_one_insert_and_few_resumes(hom
 
 @enough_joined
 async def test_a_run_that_waits_holds_no_slot_and_says_what_for(home: Home) -> None:
-    app = home.make(settings=replace(QUICK, moment=0.0))
+    app = home.make(settings=replace(QUICK, inline_wait=0.0))
 
     @app.workflow
     async def shop(ctx: Context) -> Any:

@@ -30,7 +30,7 @@ async def waits_for(run: Run[Any], what: str) -> bool:
 
 @enough_joined
 async def test_show_says_why_a_run_waits_and_whether_somebody_has_begun(home: Home) -> None:
-    app = home.app = home.make(settings=replace(QUICK, moment=0.0))
+    app = home.app = home.make(settings=replace(QUICK, inline_wait=0.0))
     begun, go = asyncio.Event(), asyncio.Event()
 
     @app.workflow
@@ -65,7 +65,7 @@ async def test_show_says_why_a_run_waits_and_whether_somebody_has_begun(home: Ho
 async def test_show_says_of_a_step_of_a_graph_where_it_is_and_how_long_it_was_queued(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app = home.app = home.make(settings=replace(QUICK, moment=0.0))
+    app = home.app = home.make(settings=replace(QUICK, inline_wait=0.0))
     fulfil = app.dag("fulfil")
     fulfil.remote("echo", retries=2)
     run = await app.start(fulfil)
@@ -109,7 +109,7 @@ async def test_an_application_without_remote_steps_pays_nothing(home: Home, monk
     """Nobody asks for remote steps, beside the one question of every tick, and nothing is made in the database."""
     await home.tables.fetch("DROP TABLE [tasks], [results]")
     asked: list[str] = []
-    app = home.make(settings=replace(QUICK, sweep=0.02, poll=0.02))
+    app = home.make(settings=replace(QUICK, sweep_interval=0.02, poll_interval=0.02))
     store = await app.store()
     for name in RemoteStepStore.__dict__:
         if name.endswith("_remote"):
@@ -131,7 +131,7 @@ async def test_an_application_without_remote_steps_pays_nothing(home: Home, monk
 
 @joined
 async def test_the_courier_rests_when_no_remote_step_waits(home: Home) -> None:
-    app = home.make(settings=replace(QUICK, sweep=0.02, poll=0.02))
+    app = home.make(settings=replace(QUICK, sweep_interval=0.02, poll_interval=0.02))
 
     @app.workflow
     async def shop(ctx: Context) -> Any:

@@ -38,9 +38,9 @@ def test_an_error_with_half_a_character_still_says_that_no_retry_will_help() -> 
 async def test_rows_of_others_do_not_keep_our_steps_from_being_settled(postgres_url: str) -> None:
     """Another engine on the same tables names its runs as it likes. What lies there for longer than a lease is looked
     at, whosesoever it is."""
-    settings = Settings(sweep=0.1, poll=0.05, lease=0.3)
+    settings = Settings(sweep_interval=0.1, poll_interval=0.05, lease=0.3)
     app = Stepfast(postgres_url, settings=settings, transport=SqlTransport(settings=settings))
-    worker = RemoteWorker(postgres_url, "echo", poll=0.02)
+    worker = RemoteWorker(postgres_url, "echo", poll_interval=0.02)
 
     @worker.handle("echo")
     async def echo(input: Any) -> Any:

@@ -113,7 +113,7 @@ async def test_a_step_of_another_transport_is_left_to_workers_that_have_it(sqlit
 
 async def test_the_timeout_of_a_step_that_is_sent_anew_counts_anew(sqlite_url: str) -> None:
     transport = MemoryTransport()
-    settings = replace(QUICK, moment=0.0)
+    settings = replace(QUICK, inline_wait=0.0)
     async with Stepfast(sqlite_url, transport=transport, settings=settings) as app:
 
         @app.workflow
@@ -250,7 +250,7 @@ async def test_what_is_being_sent_when_the_worker_stops_is_sent(sqlite_url: str)
             return await ctx.remote("echo", 1)
 
         await app.start(shop)
-        async with app.worker(grace=0):
+        async with app.worker(shutdown_grace=0):
             await asyncio.wait_for(transport.sending.wait(), 20)
             asyncio.get_running_loop().call_later(0.1, transport.go.set)
         assert len(transport.sent) == 1
@@ -274,7 +274,7 @@ async def test_a_step_that_takes_long_to_be_sent_is_sent_once(sqlite_url: str) -
             return await super().results(step_ids)
 
     transport = Slow(echo)
-    settings = replace(QUICK, sweep=0.02, poll=0.02)
+    settings = replace(QUICK, sweep_interval=0.02, poll_interval=0.02)
     async with Stepfast(sqlite_url, transport=transport, settings=settings) as app:
 
         @app.workflow
@@ -284,7 +284,7 @@ async def test_a_step_that_takes_long_to_be_sent_is_sent_once(sqlite_url: str) -
         run = await app.start(shop)
         async with app.worker(), app.worker():
             await asyncio.wait_for(began.wait(), 20)
-            late = time.monotonic() + 10 * settings.sweep
+            late = time.monotonic() + 10 * settings.sweep_interval
             await eventually(lambda: transport.calls > 1 or sum(look > late for look in looks) > 3)
             go.set()
             assert await run.result(timeout=20) == 1
@@ -302,7 +302,7 @@ async def test_looking_for_results_takes_half_of_the_time_at_most_however_often_
             looks.append(time.monotonic() - began)
             return await super().results(step_ids)
 
-    async with Stepfast(sqlite_url, transport=Slow(), settings=replace(QUICK, moment=0.0)) as app:
+    async with Stepfast(sqlite_url, transport=Slow(), settings=replace(QUICK, inline_wait=0.0)) as app:
 
         @app.workflow
         async def shop(ctx: Context) -> Any:
@@ -353,7 +353,7 @@ async def test_a_transport_that_is_told_to_makes_its_tables_all_the_same(postgre
 
 
 def echoing_worker(url: str) -> RemoteWorker:
-    worker = RemoteWorker(url, "echo", poll=0.02)
+    worker = RemoteWorker(url, "echo", poll_interval=0.02)
 
     @worker.handle("echo")
     async def echo_input(input: Any) -> Any:

@@ -58,7 +58,7 @@ async def test_completed_steps_are_undone_elsewhere_in_reverse(home: Home) -> No
 @joined
 async def test_a_cancelled_run_waits_for_its_undo_without_a_slot(home: Home) -> None:
     seen: list[Any] = []
-    app = home.make(settings=replace(QUICK, moment=0.0))
+    app = home.make(settings=replace(QUICK, inline_wait=0.0))
 
     @app.workflow
     def shop(ctx: SyncContext) -> None:

@@ -63,7 +63,7 @@ async def test_a_declared_schedule_starts_a_run_for_its_tick(app: Stepfast, call
 async def test_ticks_come_by_themselves_and_soon(app: Stepfast, calls: Calls) -> None:
     """The worker's timer is set for the next tick: nobody has to wait for a poll."""
     app.schedule("feed", with_report(app, calls), every=0.1, input=Day("x"))
-    async with app.worker(poll=30):
+    async with app.worker(poll_interval=30):
         await eventually(lambda: calls["x"] >= 3)
     ends = [run.created_at for run in await app.runs()]
     ticks = [datetime.fromisoformat(str(run.key).partition("@")[2]) for run in await app.runs()]
@@ -414,7 +414,7 @@ async def test_an_idle_worker_asks_nothing_more_for_its_schedules(app: Stepfast)
     app.schedule("nightly", with_report(app), cron="0 3 1 1 *", input=Day("x"))
     looks = Counted(await app.store(), "due_schedules")
     ticks = Counted(await app.store(), "tick")
-    async with app.worker(poll=0.02):
+    async with app.worker(poll_interval=0.02):
         await eventually(lambda: len(ticks) >= 5)
     assert len(looks) == 0
 

@@ -60,14 +60,14 @@ def make(seed: int, size: int = 3) -> Scenario:
 def _settings(chance: Random, lease: float) -> dict[str, Any]:
     return {
         "lease": lease,
-        "sweep": lease / 3,
-        "poll": chance.choice((1.0, 2.0)),
-        "moment": chance.choice((0.0, 0.2, 2.0)),
+        "sweep_interval": lease / 3,
+        "poll_interval": chance.choice((1.0, 2.0)),
+        "inline_wait": chance.choice((0.0, 0.2, 2.0)),
         "concurrency": chance.choice((1, 3, 10)),
         "history_records": chance.choice((1, 3, 64)),
         "flush_records": chance.choice((2, 1000)),
         "history_cache": chance.choice((0, 1 << 20)),
-        "grace": chance.choice((0.0, 1.0)),
+        "shutdown_grace": chance.choice((0.0, 1.0)),
         "max_losses": 20,
         "running_after": 1.0,
     }
@@ -237,7 +237,7 @@ def _add_pairs(chance: Random, made: Scenario) -> None:
     program = [_waiting_branches(chance, depth=1), {"do": "step"}]
     made["runs"].append({"at": _early(chance), "workflow": "plain", "input": {"program": program}, "options": {}})
     if chance.random() < 0.5:
-        made["settings"] |= {"history_records": 64, "history_cache": 1 << 20, "moment": chance.choice((0.0, 0.2))}
+        made["settings"] |= {"history_records": 64, "history_cache": 1 << 20, "inline_wait": chance.choice((0.0, 0.2))}
 
 
 def _waiting_branches(chance: Random, depth: int) -> Op:

@@ -10,7 +10,8 @@ from tests.simulation.world import World
 CALM: dict[str, Any] = {
     "workers": 2, "slow": 0.0, "restart": 0.1, "horizon": 8.0, "dag": None, "remote": False, "limits": None,
     "schedule": None, "runs": [], "signals": [], "wishes": [], "orders": [], "faults": [],
-    "settings": {"lease": 3.0, "sweep": 1.0, "poll": 1.0, "moment": 0.2, "concurrency": 1, "max_losses": 20},
+    "settings": {"lease": 3.0, "sweep_interval": 1.0, "poll_interval": 1.0, "inline_wait": 0.2, "concurrency": 1,
+                 "max_losses": 20},
 }  # fmt: skip
 
 BUSY: dict[str, Any] = {"at": 0.1, "workflow": "task", "input": {"pause": 20.0}, "options": {}}
@@ -66,5 +67,5 @@ def test_a_wait_frees_the_slot_also_if_the_timeout_is_shorter_than_a_moment() ->
     wait looked as if it had just begun."""
     program = [{"do": "signal", "name": "red"}]
     run = {"at": 0.0, "workflow": "plain", "input": {"program": program}, "options": {"timeout": 0.5}}
-    free = {**CALM["settings"], "moment": 2.0, "concurrency": 10}
+    free = {**CALM["settings"], "inline_wait": 2.0, "concurrency": 10}
     assert played(1, runs=[run], settings=free) == []

@@ -129,7 +129,9 @@ async def test_a_run_is_replayed_whatever_the_order_of_its_records(scene: Scene,
         called.append(n)
         return n
 
-    async with Stepfast(stores.url.text, namespace=NAMESPACE, settings=Settings(history_records=7, moment=0)) as app:
+    async with Stepfast(
+        stores.url.text, namespace=NAMESPACE, settings=Settings(history_records=7, inline_wait=0)
+    ) as app:
 
         @app.workflow
         async def order(ctx: Context) -> int:

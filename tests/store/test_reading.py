@@ -189,7 +189,7 @@ def definition(name: str = "order", version: str = "v1", queue: str = "order") -
 
 async def test_lists_leave_out_what_is_large_in_bytes(scene: Scene) -> None:
     """Whatever its characters take: three bytes each, here."""
-    most = Settings().listed_payload
+    most = Settings().list_payload_limit
     small, large = (json.dumps("€" * (most // 3 + more), ensure_ascii=False) for more in (-1, 1))
     for text in (small, large):
         await scene.flush(completed(await scene.running(input=text), text))

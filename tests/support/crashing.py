@@ -72,7 +72,7 @@ async def dying_worker(app: Stepfast, when: When, *, written: bool, **options: A
     store = await app.store()
     crash = Crash(store, when, written)
     try:
-        async with app.worker(grace=0, **options):
+        async with app.worker(shutdown_grace=0, **options):
             yield crash
     finally:
         crash.undo()

@@ -103,7 +103,7 @@ def bystander(app: Stepfast) -> Callable[[], Awaitable[None]]:
 @asynccontextmanager
 async def stopped_at_once(app: Stepfast, **options: Any) -> AsyncIterator[None]:
     """A worker that gives back whatever it is doing when the block ends, as one that is told to hurry does."""
-    async with app.worker(grace=0, **options):
+    async with app.worker(shutdown_grace=0, **options):
         yield
 
 

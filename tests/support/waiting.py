@@ -20,7 +20,7 @@ from stepfast.worker.worker import Worker
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, eventually
 
-HARDLY_EVER = Settings(poll=60, sweep=60)
+HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
 """With these, what happens soon happens because somebody was woken."""
 
 

@@ -22,7 +22,7 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
-    return make_app(observers=[Metrics()], settings=Settings(moment=0))
+    return make_app(observers=[Metrics()], settings=Settings(inline_wait=0))
 
 
 async def scrape(app: Stepfast) -> Samples:

@@ -62,7 +62,7 @@ async def test_the_worker_tells_of_its_claims_and_flushes(app: Stepfast, diary: 
 
 async def test_a_replay_tells_nothing_of_its_steps(make_app: MakeApp, diary: Diary) -> None:
     """Rule 56: the step is called before the wait; after it, its record answers."""
-    app = make_app(observers=[diary], settings=Settings(moment=0))
+    app = make_app(observers=[diary], settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> int:
@@ -237,7 +237,7 @@ async def test_a_stop_gives_runs_back_and_that_is_told(app: Stepfast, diary: Dia
         await ctx.step(gate.passing)
 
     await app.start(order)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await gate.reached()
     assert [e.status for e in diary.of("suspended")] == ["queued"]
     assert not diary.of("lost")

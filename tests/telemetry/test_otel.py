@@ -135,7 +135,7 @@ async def test_a_task_is_a_span_below_the_start_and_that_below_the_callers(make_
 
 
 async def test_a_workflow_has_a_trace_of_its_own_and_links_over_its_waits(url: str, seen: Seen) -> None:
-    async with Stepfast(url, observers=[seen.tracing()], settings=Settings(moment=0)) as app:
+    async with Stepfast(url, observers=[seen.tracing()], settings=Settings(inline_wait=0)) as app:
 
         @app.workflow
         async def order(ctx: Context) -> None:
@@ -165,7 +165,7 @@ async def test_a_workflow_has_a_trace_of_its_own_and_links_over_its_waits(url: s
 
 
 async def test_no_span_is_open_while_a_run_waits(make_app: MakeApp, seen: Seen) -> None:
-    app = make_app(observers=[seen.tracing()], settings=Settings(moment=0))
+    app = make_app(observers=[seen.tracing()], settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -188,7 +188,7 @@ async def test_no_span_is_open_while_a_run_waits(make_app: MakeApp, seen: Seen) 
 async def test_whether_runs_are_in_the_trace_of_their_start_is_a_choice(
     make_app: MakeApp, seen: Seen, parent: str, same: bool
 ) -> None:
-    app = make_app(observers=[seen.tracing(parent=parent)], settings=Settings(moment=0))
+    app = make_app(observers=[seen.tracing(parent=parent)], settings=Settings(inline_wait=0))
 
     @app.task
     async def job() -> None: ...
@@ -249,7 +249,7 @@ async def test_one_start_of_many_is_one_span(make_app: MakeApp, seen: Seen) -> N
 
 async def test_a_run_that_nobody_traced_has_a_trace_of_its_own(make_app: MakeApp, seen: Seen) -> None:
     """As one that was started from SQL, or by a schedule."""
-    app = make_app(observers=[seen.tracing()], settings=Settings(moment=0))
+    app = make_app(observers=[seen.tracing()], settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -460,7 +460,7 @@ async def test_nothing_is_said_of_contexts_that_do_not_fit(
 
 
 async def test_payloads_keys_tags_and_messages_never_appear(make_app: MakeApp, seen: Seen) -> None:
-    app = make_app(observers=[seen.tracing()], settings=Settings(moment=0))
+    app = make_app(observers=[seen.tracing()], settings=Settings(inline_wait=0))
     secret = "hush-4711"
 
     async def tell(text: str) -> str:
@@ -489,7 +489,7 @@ async def test_payloads_keys_tags_and_messages_never_appear(make_app: MakeApp, s
 
 async def test_a_sampler_is_obeyed_from_the_start_to_the_last_claim(make_app: MakeApp) -> None:
     seen = Seen(ParentBased(ALWAYS_OFF))
-    app = make_app(observers=[seen.tracing()], settings=Settings(moment=0))
+    app = make_app(observers=[seen.tracing()], settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -506,7 +506,7 @@ async def test_a_sampler_is_obeyed_from_the_start_to_the_last_claim(make_app: Ma
 
 async def test_what_a_sampler_takes_it_takes_whole(make_app: MakeApp) -> None:
     seen = Seen(ParentBased(TraceIdRatioBased(0.5)))
-    app = make_app(observers=[seen.tracing()], settings=Settings(moment=0))
+    app = make_app(observers=[seen.tracing()], settings=Settings(inline_wait=0))
 
     @app.workflow
     async def order(ctx: Context) -> None:

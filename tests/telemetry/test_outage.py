@@ -15,8 +15,8 @@ from tests.support.proxy import Proxy
 from tests.telemetry.scraping import ask, parsed, value
 
 SETTINGS = Settings(
-    lease=1, sweep=0.2, poll=0.2, outage_backoff_max=0.2, command_timeout=1, connect_timeout=1, metrics_cache=0,
-    live_lag=30,
+    lease=1, sweep_interval=0.2, poll_interval=0.2, outage_backoff_max=0.2, command_timeout=1, connect_timeout=1,
+    metrics_cache=0, live_lag=30,
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def postmark() -> Postmark:
 
 
 async def test_it_goes_with_starts_children_signals_and_over_suspensions(url: str, postmark: Postmark) -> None:
-    async with Stepfast(url, observers=[postmark], settings=Settings(moment=0)) as app:
+    async with Stepfast(url, observers=[postmark], settings=Settings(inline_wait=0)) as app:
 
         @app.task
         async def wrap(name: str) -> str:
@@ -134,7 +134,7 @@ async def test_a_transport_that_has_room_for_it_is_given_it_with_tasks(sqlite_ur
         seen.append(task.trace)
         return echo(task)
 
-    quick = Settings(sweep=0.05, poll=0.05)
+    quick = Settings(sweep_interval=0.05, poll_interval=0.05)
     async with Stepfast(sqlite_url, observers=[postmark], transport=MemoryTransport(serve), settings=quick) as app:
 
         @app.workflow

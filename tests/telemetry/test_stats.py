@@ -15,7 +15,7 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
-    return make_app(settings=Settings(moment=0))
+    return make_app(settings=Settings(inline_wait=0))
 
 
 async def fail() -> None:

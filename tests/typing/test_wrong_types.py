@@ -114,7 +114,7 @@ async def trigger() -> None:
     app.sync.prune(0, dry_run="yes")  # wrong
     app.sync.check(limit="5")  # wrong
     app.sync.replay("{}", timeot=5)  # wrong
-    await app.work(queues=["a"], sweep=3)  # wrong
+    await app.work(queues=["a"], sweep_interval=3)  # wrong
 """
 
 

@@ -227,7 +227,7 @@ async def trigger(order: Order) -> None:
     assert_type(await app.trigger("nightly"), Run[Any])
     assert_type(await app.backfill("nightly", datetime.now(UTC), datetime.now(UTC)), list[Run[Any]])
     await run.retry()
-    async with app, app.worker(queues=["mail"], concurrency=10, lease=30, poll=1.0):
+    async with app, app.worker(queues=["mail"], concurrency=10, lease=30, poll_interval=1.0):
         await app.drain()
 
 

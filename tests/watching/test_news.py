@@ -15,7 +15,7 @@ from stepfast.monitoring import changes
 from stepfast.monitoring.changes import LISTS, News, glance_of, news_of
 from tests.watching.conftest import MakeApp
 
-QUICK = Settings(moment=0, watch_fresh=0.02)
+QUICK = Settings(inline_wait=0, console_query_cache=0.02)
 
 
 @pytest.fixture(autouse=True)

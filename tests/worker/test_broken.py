@@ -15,7 +15,7 @@ from tests.worker.heartbeats import beating
 from tests.worker.spying import wrap
 from tests.worker.tables import Tables
 
-QUICK = Settings(poll=0.05, sweep=0.05, lease=30)
+QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, lease=30)
 BROKEN = {"tick": "sweeper", "claim": "claimer", "flush": "journal"}
 duties = pytest.mark.parametrize("method", list(BROKEN))
 
@@ -65,7 +65,7 @@ async def test_the_block_of_an_embedded_worker_ends(make_app: MakeApp, tables: T
     gate = Gate()
     wait = waiting(app, gate)
     with pytest.raises(WorkerBroken, match=BROKEN[method]) as caught:
-        async with asyncio.timeout(PATIENCE), app.worker(grace=30):
+        async with asyncio.timeout(PATIENCE), app.worker(shutdown_grace=30):
             run = await begin(app, wait, gate)
             await break_it(app, method, wait, gate)
             await asyncio.Event().wait()

@@ -19,7 +19,7 @@ from tests.worker.tables import Tables
 
 pytestmark = pytest.mark.warm
 
-HARDLY_EVER = Settings(poll=60, sweep=60)
+HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
 """A worker that would wait a minute for its next look: whatever moves with it moves without polling."""
 
 
@@ -84,7 +84,7 @@ async def test_two_workers_share_the_work_and_no_run_is_taken_twice(make_app: Ma
 
 async def test_an_empty_queue_gives_nothing(make_app: MakeApp, tables: Tables) -> None:
     """An idle worker holds nothing and is well."""
-    app = make_app(Settings(poll=0.05))
+    app = make_app(Settings(poll_interval=0.05))
     Crowd(app)
     store = await app.store()
     async with app.worker() as worker:
@@ -158,7 +158,7 @@ async def test_a_start_during_a_claim_is_not_slept_over(make_app: MakeApp) -> No
 
 async def test_a_retry_due_sooner_than_the_poll_is_not_late(make_app: MakeApp, calls: Calls) -> None:
     """Fails twice, then succeeds; the waits are the backoff's, not the poll's."""
-    app = make_app(Settings(poll=60, sweep=60, backoff_base=0.02, moment=0))
+    app = make_app(Settings(poll_interval=60, sweep_interval=60, backoff_base=0.02, inline_wait=0))
 
     @app.task(max_attempts=3)
     async def flaky() -> str:
@@ -211,7 +211,7 @@ async def test_order_holds_over_queues_and_workflows(make_app: MakeApp, tables: 
 async def test_a_start_that_was_committed_late_is_not_starved(make_app: MakeApp, tables: Tables) -> None:
     """Its place in its queue is older than what the worker has seen claimed. While younger ones keep coming it must be
     found all the same."""
-    app = make_app(Settings(poll=0.02))
+    app = make_app(Settings(poll_interval=0.02))
     gate, order = Gate(), []
 
     @app.task
@@ -251,7 +251,7 @@ async def test_a_worker_without_a_list_serves_every_queue(make_app: MakeApp) -> 
 
 async def test_a_worker_with_a_list_serves_these_queues_only(make_app: MakeApp) -> None:
     """Rule 32: ``queues=[…]``."""
-    app = make_app(Settings(poll=0.05))
+    app = make_app(Settings(poll_interval=0.05))
 
     @app.task
     async def echo(number: int) -> int:
@@ -268,7 +268,7 @@ async def test_a_worker_with_a_list_serves_these_queues_only(make_app: MakeApp) 
 
 async def test_a_workflow_nobody_here_knows_is_left_for_others(make_app: MakeApp) -> None:
     """Left alone, not failed, and taken by the first worker that has the code."""
-    knows, knows_not = make_app(Settings(poll=0.05)), make_app(Settings(poll=0.05))
+    knows, knows_not = make_app(Settings(poll_interval=0.05)), make_app(Settings(poll_interval=0.05))
 
     @knows.task(queue="shared")
     async def secret(number: int) -> int:
@@ -333,7 +333,7 @@ async def test_a_history_whose_reply_was_lost_is_asked_for_again(
             return "done"
 
         run = await app.start(two)
-        async with app.worker(grace=0):
+        async with app.worker(shutdown_grace=0):
             await gate.reached()
         gate.open()
 

@@ -14,12 +14,12 @@ from tests.worker.spying import Counted, only_postgres
 from tests.worker.tables import Tables
 
 HOUR = 3_600_000
-HARDLY_EVER = Settings(poll=60, sweep=60)
+HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
 
 
 async def test_a_clock_that_steps_ahead_makes_nobody_bury_the_living(make_app: MakeApp, tables: Tables) -> None:
     """By the rows every lease was over an hour ago. But no worker has seen another's silence, and all beat on."""
-    apps = [make_app(Settings(lease=4, heartbeat=0.4, sweep=0.05, poll=0.05)) for _ in range(2)]
+    apps = [make_app(Settings(lease=4, heartbeat=0.4, sweep_interval=0.05, poll_interval=0.05)) for _ in range(2)]
     gate = Gate()
     for app in apps:
 

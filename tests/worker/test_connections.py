@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 async def test_a_process_that_does_everything_holds_no_more_than_is_said(postgres_url: str) -> None:
-    settings = Settings(pool_size=1, transaction_pool=1, moment=0.01, poll=0.1, sweep=0.2)
+    settings = Settings(pool_size=1, transaction_pool=1, inline_wait=0.01, poll_interval=0.1, sweep_interval=0.2)
     async with Stepfast(postgres_url, settings=settings) as app:
 
         @app.task

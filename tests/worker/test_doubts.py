@@ -68,7 +68,7 @@ async def test_a_doubted_run_that_is_lost_leaves_nothing_behind() -> None:
         await gate.passing()
 
     run = await app.start(work)
-    async with app, app.worker(poll=0.05) as worker:
+    async with app, app.worker(poll_interval=0.05) as worker:
         await eventually(lambda: gate.arrivals == 1)
         worker.duties.claimer.stopped = True  # it is not to come back here, which would end the doubt
         worker.duties._connection_broke()
@@ -91,7 +91,7 @@ async def leave_slowly(meanwhile: Callable[[Duties, str], object]) -> bool:
             await gate.passing()
 
     run = await app.start(work)
-    async with app, app.worker(poll=0.05) as worker:
+    async with app, app.worker(poll_interval=0.05) as worker:
         await gate.reached()
         await reached(run, "waiting")
         handler = worker.duties.executor.running[run.id].task

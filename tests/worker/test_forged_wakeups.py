@@ -19,7 +19,7 @@ from tests.support.engine import PATIENCE, eventually
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, only_postgres
 
-HARDLY_EVER = Settings(poll=60, sweep=60)
+HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
 
 
 def forged(*lanes: Any) -> str:

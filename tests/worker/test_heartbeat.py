@@ -24,8 +24,8 @@ from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
 
 LEASE = 3.0
-SHORT = Settings(lease=LEASE, heartbeat=0.4, sweep=0.1, poll=0.2)
-PROCESS = {"lease": LEASE, "heartbeat": 0.4, "sweep": 0.1, "poll": 0.2}
+SHORT = Settings(lease=LEASE, heartbeat=0.4, sweep_interval=0.1, poll_interval=0.2)
+PROCESS = {"lease": LEASE, "heartbeat": 0.4, "sweep_interval": 0.1, "poll_interval": 0.2}
 
 
 async def leases_over(tables: Tables, count: float = 1.2) -> None:
@@ -121,7 +121,8 @@ async def test_a_worker_that_cannot_beat_stops_its_handlers(
     """Rule 3: after a lease without a beat others may own its runs. Cut off or met with silence, it is the same."""
     async with Proxy("127.0.0.1", postgres_server.port) as proxy:
         app = make_app(
-            Settings(lease=LEASE, sweep=0.1, poll=0.2, command_timeout=3, connect_timeout=10), at=proxy.url(url)
+            Settings(lease=LEASE, sweep_interval=0.1, poll_interval=0.2, command_timeout=3, connect_timeout=10),
+            at=proxy.url(url),
         )
         gate, stopped = Gate(), asyncio.Event()
 
@@ -135,7 +136,7 @@ async def test_a_worker_that_cannot_beat_stops_its_handlers(
             return "done"
 
         run = await app.start(wait)
-        async with app.worker(grace=0):
+        async with app.worker(shutdown_grace=0):
             await gate.reached()
             if fault == "reset":
                 proxy.refuse()
@@ -285,7 +286,7 @@ async def test_a_claim_whose_reply_takes_long_is_not_taken_for_a_stray(
     make_app: MakeApp, tables: Tables, calls: Calls
 ) -> None:
     """Rule 2: the run is on its way into a slot. Given back now, it would be executed twice at once."""
-    app = make_app(Settings(lease=LEASE, sweep=0.1, poll=60))
+    app = make_app(Settings(lease=LEASE, sweep_interval=0.1, poll_interval=60))
 
     @app.task
     async def count() -> int:
@@ -305,7 +306,7 @@ async def test_a_claim_whose_reply_takes_long_is_not_taken_for_a_stray(
 
 async def test_heartbeats_that_fail_are_said_in_the_log(make_app: MakeApp, caplog: pytest.LogCaptureFixture) -> None:
     """The first failure, then that a lease has passed, then that they succeed again: each once."""
-    app = make_app(Settings(lease=0.4, heartbeat=0.1, sweep=0.1, poll=0.2))
+    app = make_app(Settings(lease=0.4, heartbeat=0.1, sweep_interval=0.1, poll_interval=0.2))
     pulse = WilfulPulse(await app.store())
     caplog.set_level(logging.INFO, "stepfast")
     async with app.worker():

@@ -34,7 +34,7 @@ async def test_a_worker_removes_what_ended_longer_ago_than_the_retention(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "stepfast")
-    app = make_app(Settings(poll=0.05, sweep=0.05))
+    app = make_app(Settings(poll_interval=0.05, sweep_interval=0.05))
 
     @app.task(max_attempts=1)
     async def echo(number: int) -> int:

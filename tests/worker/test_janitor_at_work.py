@@ -59,7 +59,13 @@ def declare(app: Stepfast) -> dict[str, Any]:
 async def test_kin_of_removed_runs_come_to_their_ends(make_app: MakeApp) -> None:
     """Two workers, whose janitors look all the time."""
     settings = Settings(
-        poll=0.05, sweep=0.05, moment=0.0, backoff_base=0.05, backoff_jitter=0.0, retention=KEPT, retention_failed=KEPT
+        poll_interval=0.05,
+        sweep_interval=0.05,
+        inline_wait=0.0,
+        backoff_base=0.05,
+        backoff_jitter=0.0,
+        retention=KEPT,
+        retention_failed=KEPT,
     )
     apps = [make_app(settings) for _ in range(2)]
     declared = [declare(app) for app in apps]

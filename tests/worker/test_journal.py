@@ -24,7 +24,7 @@ from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, HeldReply, only_postgres, wrap
 from tests.worker.tables import Tables
 
-HARDLY_EVER = Settings(poll=60, sweep=60)
+HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
 
 
 def steps_workflow(app: Stepfast, calls: Calls, **options: Any) -> Any:
@@ -305,7 +305,7 @@ async def test_a_timeout_during_the_commit_sees_what_a_replay_sees(make_app: Mak
     seen: list[str] = []
     held = HeldReply(await app.store(), "flush")
     run = await app.start(hasty)
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         await held.done()
         asyncio.get_running_loop().call_later(0.1, held.release)
         await gate.reached()
@@ -462,7 +462,7 @@ async def test_an_attempt_whose_end_was_lost_on_the_way_is_followed_by_one_more_
 ) -> None:
     """Rule 7: "failed, try again later" repeated must not count twice."""
     async with Proxy("127.0.0.1", postgres_server.port) as proxy:
-        app = make_app(Settings(poll=60, sweep=60, backoff_base=0.02), at=proxy.url(url))
+        app = make_app(Settings(poll_interval=60, sweep_interval=60, backoff_base=0.02), at=proxy.url(url))
 
         @app.task(max_attempts=2)
         async def once_bad() -> str:

@@ -25,8 +25,8 @@ from tests.worker.tables import Tables
 
 pytestmark = pytest.mark.empty
 
-SETTINGS = {"lease": 1, "sweep": 0.1, "poll": 0.2}
-SHORT = Settings(lease=1, sweep=0.1, poll=0.2)
+SETTINGS = {"lease": 1, "sweep_interval": 0.1, "poll_interval": 0.2}
+SHORT = Settings(lease=1, sweep_interval=0.1, poll_interval=0.2)
 STEPS = 5
 
 
@@ -52,7 +52,7 @@ async def test_a_storm_of_kills_loses_nothing(
 ) -> None:
     """Promises 2, 3, 5, 8: forty runs, workers killed in their midst, one after the other. Each call of a step beyond
     the first is paid for by another claim."""
-    app = program(Settings(lease=1, sweep=0.1, poll=0.2))
+    app = program(Settings(lease=1, sweep_interval=0.1, poll_interval=0.2))
     ledger.open("gate")
     plans = [{"name": f"run{n}", "n": STEPS} for n in range(40)]
     runs = await app.start_many(app.workflows["chain"], plans)

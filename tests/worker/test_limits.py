@@ -15,8 +15,8 @@ from tests.worker.conftest import MakeProcess
 from tests.worker.spying import HeldReply
 from tests.worker.tables import Tables
 
-SETTINGS = {"lease": 1, "sweep": 0.1, "poll": 0.2}
-SHORT = Settings(lease=1, sweep=0.1, poll=0.2)
+SETTINGS = {"lease": 1, "sweep_interval": 0.1, "poll_interval": 0.2}
+SHORT = Settings(lease=1, sweep_interval=0.1, poll_interval=0.2)
 
 
 @pytest.mark.empty
@@ -94,7 +94,7 @@ def test_free_slots_are_shared() -> None:
 
 async def test_a_run_of_a_limited_queue_waits_in_no_slot(url: str, tables: Tables) -> None:
     """Not even for a moment, in which others would stay in memory."""
-    app = Stepfast(url, settings=Settings(moment=3600))
+    app = Stepfast(url, settings=Settings(inline_wait=3600))
     app.queue("nap", concurrency=1)
 
     @app.workflow
@@ -114,7 +114,7 @@ async def _is_waiting(tables: Tables, run_id: str) -> bool:
 
 async def test_a_place_that_is_freed_while_a_claim_hears_of_a_rate_is_taken_at_once(url: str) -> None:
     """The claim knows only of the key that has to wait for a minute, and the worker would not look for another."""
-    app, gate = Stepfast(url, settings=Settings(poll=60, sweep=60)), Gate()
+    app, gate = Stepfast(url, settings=Settings(poll_interval=60, sweep_interval=60)), Gate()
     app.queue("mail", key_concurrency=1, key_rate=Rate(2, per=3600))
 
     @app.task

@@ -26,7 +26,7 @@ from tests.worker.tables import Tables
 
 pytestmark = only_postgres
 
-SETTINGS = Settings(lease=5, poll=0.1, sweep=60, moment=0.05)
+SETTINGS = Settings(lease=5, poll_interval=0.1, sweep_interval=60, inline_wait=0.05)
 
 
 class Server:

@@ -87,10 +87,10 @@ async def test_the_runs_of_a_killed_worker_are_taken_over_at_once(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """The lease is an hour: nobody could wait for it."""
-    hour = replace(Settings(), lease=3600, poll=0.2, sweep=0.2)
+    hour = replace(Settings(), lease=3600, poll_interval=0.2, sweep_interval=0.2)
     app = program(hour)
     run = await app.start(app.workflows["hold"], "gate")
-    async with make_process({"lease": 3600, "poll": 0.2}) as process:
+    async with make_process({"lease": 3600, "poll_interval": 0.2}) as process:
         await ledger.seen("hold")
         process.signal(signal.SIGKILL)
         await process.ended()

@@ -20,7 +20,9 @@ from tests.worker.conftest import MakeProcess
 
 LONG = 40.0
 """Seconds for a server to crash, come back and catch up on a slow machine."""
-SETTINGS = Settings(lease=3, sweep=0.2, poll=0.2, outage_backoff_max=0.3, command_timeout=3, connect_timeout=3)
+SETTINGS = Settings(
+    lease=3, sweep_interval=0.2, poll_interval=0.2, outage_backoff_max=0.3, command_timeout=3, connect_timeout=3
+)
 STEPS = 4
 
 
@@ -202,7 +204,7 @@ async def test_a_process_does_not_exit(
     """The server crashes under a worker process; the process goes on when it is back."""
     from tests.support.worker_program import make_app as make_program
 
-    settings = {"lease": 3, "sweep": 0.2, "poll": 0.2, "outage_backoff_max": 0.3}
+    settings = {"lease": 3, "sweep_interval": 0.2, "poll_interval": 0.2, "outage_backoff_max": 0.3}
     app = make_program(own_url, ledger, Settings(outage_backoff_max=0.3))
     async with app, make_process(settings, at=own_url) as process:
         run = await app.start(app.workflows["chain"], {"name": "a", "n": 6, "hold": 2, "gate": "gate"})

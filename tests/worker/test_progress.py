@@ -85,7 +85,7 @@ async def test_progress_is_only_told_of_runs_that_are_held(url: str) -> None:
     gate, again = Gate(), Gate()
     async with Stepfast(url, settings=Settings(running_after=60)) as app:
         run = await app.start(working(app, gate, again))
-        async with app.worker(grace=0) as worker:
+        async with app.worker(shutdown_grace=0) as worker:
             await gate.reached()
             gate.open()
             await again.reached()
@@ -146,7 +146,7 @@ async def test_the_last_word_stays_with_a_step_that_has_ended(url: str) -> None:
 async def test_progress_outside_of_steps_is_that_of_the_run(url: str) -> None:
     """A branch that has ended leaves nothing that looks as if it were still at work, and a run that waits waits."""
     gate = Gate()
-    async with Stepfast(url, settings=Settings(moment=0)) as app:
+    async with Stepfast(url, settings=Settings(inline_wait=0)) as app:
 
         @app.workflow
         async def load(ctx: Context) -> None:

@@ -14,8 +14,8 @@ from tests.worker.conftest import MakeProcess
 from tests.worker.tables import Tables
 
 LEASE = 3.0
-SHORT = Settings(lease=LEASE, heartbeat=0.4, sweep=0.1, poll=0.2, max_losses=2)
-PROCESS = {"lease": LEASE, "heartbeat": 0.4, "sweep": 0.1, "poll": 0.2, "max_losses": 2}
+SHORT = Settings(lease=LEASE, heartbeat=0.4, sweep_interval=0.1, poll_interval=0.2, max_losses=2)
+PROCESS = {"lease": LEASE, "heartbeat": 0.4, "sweep_interval": 0.1, "poll_interval": 0.2, "max_losses": 2}
 
 
 async def test_the_runs_of_a_killed_worker_go_on_elsewhere(
@@ -46,7 +46,7 @@ async def test_a_worker_that_seldom_polls_reaps_in_time(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger
 ) -> None:
     """Within lease and one sweep, however long the poll."""
-    app = program(Settings(lease=LEASE, sweep=0.1, poll=60))
+    app = program(Settings(lease=LEASE, sweep_interval=0.1, poll_interval=60))
     run = await app.start(app.workflows["hold"], "gate")
     async with make_process(PROCESS) as dead:
         await ledger.seen("hold")

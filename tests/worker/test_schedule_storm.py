@@ -18,7 +18,7 @@ from tests.support.engine import eventually
 from tests.support.processes import Ledger, WorkerProcess
 from tests.worker.conftest import MakeProcess
 
-SETTINGS = {"lease": 1, "sweep": 0.1, "poll": 0.2, "max_losses": 50}
+SETTINGS = {"lease": 1, "sweep_interval": 0.1, "poll_interval": 0.2, "max_losses": 50}
 SPANS = {"quick": 0.1, "slow": 0.25}
 """Names of schedules, and seconds between their ticks."""
 
@@ -71,7 +71,7 @@ async def assert_each_tick_once(app: Stepfast) -> None:
 async def test_a_worker_that_is_killed_leaves_no_tick_out_and_none_twice(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger
 ) -> None:
-    app = program(Settings(lease=1, sweep=0.1, poll=0.2))
+    app = program(Settings(lease=1, sweep_interval=0.1, poll_interval=0.2))
     await app.start("quick", 0)  # so that the definition is there
     await storm(app, make_process, ledger, workers=1, kills=1)
     await assert_each_tick_once(app)
@@ -81,7 +81,7 @@ async def test_a_worker_that_is_killed_leaves_no_tick_out_and_none_twice(
 async def test_a_storm_of_kills_leaves_no_tick_out_and_none_twice(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger
 ) -> None:
-    app = program(Settings(lease=1, sweep=0.1, poll=0.2))
+    app = program(Settings(lease=1, sweep_interval=0.1, poll_interval=0.2))
     await app.start("quick", 0)
     await storm(app, make_process, ledger, workers=3, kills=max(5, int(os.environ.get("FAULT_SECONDS", "20")) // 2))
     await assert_each_tick_once(app)

@@ -20,7 +20,7 @@ from stepfast.store.postgres.errors import translate
 from stepfast.store.store import MissingRight
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 
-QUICK = Settings(poll=0.05, sweep=0.05, outage_backoff_max=0.1, lease=5)
+QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, outage_backoff_max=0.1, lease=5)
 
 RAISING = """
 CREATE FUNCTION stepfast.trouble() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -150,7 +150,7 @@ async def test_a_refused_journal_costs_no_run(
     """Disk full, an internal error, a deadlock …: told once with the server's words, and ridden out."""
     async with make_app(postgres_url, calls) as app:
         runs = await start_three(app)
-        await operator.execute(RAISING.format(state=state, moment="INSERT", table="steps"))
+        await operator.execute(RAISING.format(state=state, inline_wait="INSERT", table="steps"))
         with caplog.at_level(logging.WARNING, "stepfast"):
             async with app.worker():
                 await told(caplog, "journal", "the server has a bad day")
@@ -167,7 +167,7 @@ async def test_no_duty_ends_by_a_refused_statement(
     """A claim is refused whatever it claims, even with words that speak of data."""
     async with make_app(postgres_url, calls) as app:
         runs = await start_three(app)
-        await operator.execute(RAISING.format(state=state, moment="UPDATE", table="runs"))
+        await operator.execute(RAISING.format(state=state, inline_wait="UPDATE", table="runs"))
         with caplog.at_level(logging.WARNING, "stepfast"):
             async with app.worker() as worker:
                 await told(caplog, "claim", "the server has a bad day")

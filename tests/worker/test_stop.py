@@ -18,7 +18,7 @@ from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
 
-QUICK = {"lease": 30, "poll": 0.2}
+QUICK = {"lease": 30, "poll_interval": 0.2}
 GIVEN_BACK = ("queued", 1, 0, None)
 """status, attempt, losses, worker of a run that was given back: no attempt used, nothing lost."""
 STATE = "status, attempt, losses, worker"
@@ -79,7 +79,7 @@ async def test_after_the_grace_time_the_rest_is_given_back(
     """At once, whatever the handler thinks of it; no attempt is used (there is only one), exit 0."""
     app = program()
     runs = [await app.start(app.workflows[handler], f"gate {n}") for n in range(3)]
-    async with make_process({**QUICK, "grace": 0.2}) as process:
+    async with make_process({**QUICK, "shutdown_grace": 0.2}) as process:
         await ledger.seen("hold", times=3)
         process.signal(number)
         assert await process.ended() == 0
@@ -104,7 +104,7 @@ async def test_a_second_signal_does_not_wait(
     """A second signal stops immediately; what runs is given back all the same."""
     app = program()
     run = await app.start(app.workflows["hold"], "gate")
-    async with make_process({**QUICK, "grace": 600}) as process:
+    async with make_process({**QUICK, "shutdown_grace": 600}) as process:
         await ledger.seen("hold")
         process.signal(number)
         await eventually(lambda: is_stopping(tables))
@@ -136,7 +136,9 @@ async def test_a_signal_during_an_outage_stops_too(
     async with Proxy("127.0.0.1", postgres_server.port) as proxy:
         if busy:
             run = await app.start(app.workflows["hold"], "gate")
-        async with make_process({"lease": 30, "poll": 0.1, "grace": 0.5}, at=proxy.url(url)) as process:
+        async with make_process(
+            {"lease": 30, "poll_interval": 0.1, "shutdown_grace": 0.5}, at=proxy.url(url)
+        ) as process:
             if busy:
                 await ledger.seen("hold")
             proxy.refuse()
@@ -163,7 +165,7 @@ async def test_an_embedded_worker_stops_like_a_process(make_app: MakeApp, tables
         return name
 
     quick, slow = await app.start(work, "quick"), await app.start(work, "slow")
-    async with app.worker(grace=0.05):
+    async with app.worker(shutdown_grace=0.05):
         await gate.reached()
         assert await quick.result(timeout=PATIENCE) == "quick"
     assert await tables.run(slow.id, STATE) == GIVEN_BACK
@@ -183,7 +185,7 @@ async def test_a_worker_left_by_an_error_gives_back_too(make_app: MakeApp, table
 
     run = await app.start(wait)
     with pytest.raises(KeyError):
-        async with app.worker(grace=0):
+        async with app.worker(shutdown_grace=0):
             await gate.reached()
             raise KeyError("the program around it failed")
     assert await tables.run(run.id, STATE) == GIVEN_BACK
@@ -196,7 +198,7 @@ async def test_a_claim_under_way_at_the_stop_leaves_nothing_behind(
 ) -> None:
     """Rule 2: the database has given the run to a worker that is leaving. It must not wait for a reaper, nor count
     as lost."""
-    app = make_app(Settings(poll=60, sweep=60, lease=2))
+    app = make_app(Settings(poll_interval=60, sweep_interval=60, lease=2))
 
     @app.task
     async def echo(number: int) -> int:
@@ -204,7 +206,7 @@ async def test_a_claim_under_way_at_the_stop_leaves_nothing_behind(
 
     store = await app.store()
     held = HeldReply(store, "claim")
-    async with app.worker(grace=0):
+    async with app.worker(shutdown_grace=0):
         run = await app.start(echo, 1)
         await held.done()
         if released == "during the stop":

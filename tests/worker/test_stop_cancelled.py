@@ -19,7 +19,7 @@ from tests.worker.heartbeats import beating
 from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
 
-SETTINGS = Settings(poll=0.05, sweep=0.1, lease=30)
+SETTINGS = Settings(poll_interval=0.05, sweep_interval=0.1, lease=30)
 
 
 def waiting(app: Stepfast, gate: Gate) -> Any:
@@ -44,7 +44,7 @@ async def test_a_cancelled_stop_leaves_nothing_behind(make_app: MakeApp, tables:
     gate = Gate()
     wait = waiting(app, gate)
     await app.start_many(wait, [1, 2, 3])
-    async with app.worker(grace=60) as worker:
+    async with app.worker(shutdown_grace=60) as worker:
         await gate.reached()
         stopping = asyncio.create_task(worker.stop())
         for _ in range(times):
@@ -68,7 +68,7 @@ async def test_a_storm_of_cancellations_leaves_nothing_behind(make_app: MakeApp,
     chance = random.Random(7)
 
     async def use() -> None:
-        async with app.worker(grace=0.01):
+        async with app.worker(shutdown_grace=0.01):
             await asyncio.sleep(0.01)
 
     for _ in range(12):
@@ -87,7 +87,7 @@ async def test_a_second_stop_waits_for_the_first(make_app: MakeApp, tables: Tabl
     gate = Gate()
     wait = waiting(app, gate)
     await app.start(wait, 1)
-    async with app.worker(grace=60) as worker:
+    async with app.worker(shutdown_grace=60) as worker:
         await gate.reached()
         first = asyncio.create_task(worker.stop())
         await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_a_stop_in_a_silent_network_is_bounded(
         gate = Gate()
         wait = waiting(app, gate)
         await app.start(wait, 1)
-        worker = app.worker(grace=0.2)
+        worker = app.worker(shutdown_grace=0.2)
         inside = await worker.__aenter__()
         await gate.reached()
         proxy.stall()
@@ -164,7 +164,7 @@ def test_the_end_of_the_loop_ends_a_worker_in_the_background(url: str, turned: s
             return number
 
         async def serve() -> None:
-            async with app, app.worker(grace=5):
+            async with app, app.worker(shutdown_grace=5):
                 await asyncio.Event().wait()
 
         await app.start_many(stubborn, [1, 2, 3])

@@ -18,7 +18,7 @@ from tests.worker.spying import Counted, only_postgres, wrap
 
 async def test_a_delayed_start_runs_when_it_is_due_and_not_before(make_app: MakeApp) -> None:
     """By the database's clock."""
-    app = make_app(Settings(poll=0.1))
+    app = make_app(Settings(poll_interval=0.1))
 
     @app.task
     async def echo(number: int) -> int:
@@ -36,7 +36,7 @@ async def test_what_nobody_picked_up_in_time_ends_with_a_sentence(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also on a worker that does not know the workflow."""
-    app, other = make_app(Settings(poll=0.05)), make_app()
+    app, other = make_app(Settings(poll_interval=0.05)), make_app()
 
     @other.task
     async def elsewhere() -> None: ...
@@ -59,7 +59,7 @@ async def _ended(run: object) -> bool:
 @only_postgres
 async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(url: str, make_app: MakeApp) -> None:
     """It stays due for as long as its row is locked; that may be hours."""
-    app = make_app(Settings(poll=0.05, sweep=60))
+    app = make_app(Settings(poll_interval=0.05, sweep_interval=60))
 
     @app.task
     async def echo(number: int) -> int:
@@ -84,7 +84,7 @@ async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(ur
 
 async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> None:
     """Rule 39: over some ticks, nothing but ticks, and heartbeats on their own line."""
-    app = make_app(Settings(poll=0.2))
+    app = make_app(Settings(poll_interval=0.2))
 
     @app.task
     async def echo(number: int) -> int:
@@ -102,7 +102,7 @@ async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> N
 
 async def test_a_look_that_is_asked_for_while_a_slow_one_is_under_way_is_made(make_app: MakeApp) -> None:
     """Slow looks are made less often, but not those that somebody asks for."""
-    app = make_app(Settings(poll=0.05))
+    app = make_app(Settings(poll_interval=0.05))
 
     @app.task
     async def echo(number: int) -> int:

@@ -18,7 +18,7 @@ from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import only_postgres
 from tests.worker.tables import Tables
 
-HARDLY_EVER = Settings(poll=60, sweep=60)
+HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
 
 
 def echo_on(app: Stepfast) -> Any:
@@ -92,7 +92,7 @@ async def test_between_processes_nobody_polls(
 ) -> None:
     """The same with a real process."""
     app = program(HARDLY_EVER)
-    async with make_process({"poll": 60, "sweep": 60}):
+    async with make_process({"poll_interval": 60, "sweep_interval": 60}):
         for number in range(3):
             run = await app.start(app.workflows["quick"], number)
             assert await run.result(timeout=PATIENCE) == number
@@ -145,7 +145,7 @@ async def test_a_broken_ear_is_replaced(make_app: MakeApp, tables: Tables) -> No
 
 async def test_polling_alone_is_correct(make_app: MakeApp) -> None:
     """Design, section 3: wake-ups are never required. Here none is sent, and none would be heard."""
-    trigger, worker = make_app(Settings(poll=0.2)), make_app(Settings(poll=0.2))
+    trigger, worker = make_app(Settings(poll_interval=0.2)), make_app(Settings(poll_interval=0.2))
     for app in (trigger, worker):
         await _deafen(app)
 

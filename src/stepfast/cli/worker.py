@@ -40,8 +40,12 @@ def worker(
     ] = None,
     concurrency: Annotated[int | None, option("--concurrency", "-c", min=1, help="Runs at once. (100)")] = None,
     lease: Annotated[float | None, time_option("--lease", help="Silent for this long is dead. (30)")] = None,
-    poll: Annotated[float | None, time_option("--poll", help="Look this often if nothing wakes it. (1)")] = None,
-    grace: Annotated[float | None, time_option("--grace", help="How long a stop waits for handlers. (30)")] = None,
+    poll_interval: Annotated[
+        float | None, time_option("--poll-interval", help="Look this often if nothing wakes it. (1)")
+    ] = None,
+    shutdown_grace: Annotated[
+        float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")
+    ] = None,
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")] = 1,
     health_port: Annotated[
         int | None, option("--health-port", min=0, max=65535, help="Answer /live, /ready and /metrics there. (none)")
@@ -72,7 +76,7 @@ def worker(
         asyncio.run(
             _work(
                 application, _watch(application, health), queues=names or None, concurrency=concurrency, lease=lease,
-                poll=poll, grace=grace,
+                poll_interval=poll_interval, shutdown_grace=shutdown_grace,
             )
         )  # fmt: skip
 
@@ -129,7 +133,7 @@ class Notices:
         self._came += 1
         if self._came == 1 and worker.running:
             say_in_log(
-                f"stopping: waiting up to {worker.grace:g} s for {count(worker.running, self._what)}; "
+                f"stopping: waiting up to {worker.shutdown_grace:g} s for {count(worker.running, self._what)}; "
                 "a second Ctrl+C ends at once"
             )
         elif self._came == 1:
@@ -166,8 +170,12 @@ def remote_worker(
     concurrency: Annotated[int | None, option("--concurrency", "-c", min=1, help="Handlers at once. (10)")] = None,
     batch: Annotated[int | None, option("--batch", min=1, help="Tasks that one claim takes at most. (10)")] = None,
     lease: Annotated[float | None, time_option("--lease", help="Silent for this long is dead. (30)")] = None,
-    poll: Annotated[float | None, time_option("--poll", help="Look this often when there is nothing. (0.5)")] = None,
-    grace: Annotated[float | None, time_option("--grace", help="How long a stop waits for handlers. (30)")] = None,
+    poll_interval: Annotated[
+        float | None, time_option("--poll-interval", help="Look this often when there is nothing. (0.5)")
+    ] = None,
+    shutdown_grace: Annotated[
+        float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(LEVELS)}.")
@@ -181,7 +189,14 @@ def remote_worker(
     log_to_stderr(log_level, as_json=log_json)
     with stoppable():
         found = load_named(worker, RemoteWorker, "remote worker", "steps:worker")
-        found.redirect(session.url, concurrency=concurrency, batch=batch, lease=lease, poll=poll, grace=grace)
+        found.redirect(
+            session.url,
+            concurrency=concurrency,
+            batch=batch,
+            lease=lease,
+            poll_interval=poll_interval,
+            shutdown_grace=shutdown_grace,
+        )
         asyncio.run(_serve(found))
 
 

@@ -107,7 +107,7 @@ class Tabs:
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
-        self._pace = TabPace(app.settings.watch_rate)
+        self._pace = TabPace(app.settings.console_query_rate)
 
     def asked(self) -> int:
         """How many questions were put to the database so far."""

@@ -85,7 +85,7 @@ async def _leave_to_others(execution: Execution, dag: Dag, dag_steps: list[DagSt
     if any(peer.workflows[dag.name] == version for peer in await recorder.errands.peers(dag.name)):
         told = "run %s: other code that still runs has the undo of %r"
         recorder.logger.warning(told, execution.run_id, gone[0], extra=ids_of(execution, gone[0]))
-        pause = int(recorder.settings.poll * 1000)
+        pause = int(recorder.settings.poll_interval * 1000)
         execution.suspend(execution.database_now() + pause, status.WAITING_RETRY)
         raise execution.closed or AttemptEnded("the undo is left to others")
 

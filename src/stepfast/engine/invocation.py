@@ -267,5 +267,5 @@ def _code_for(execution: Execution, workflow: DagStepWorkflow, dag_step: DagStep
         recorder = execution.recorder
         told = "%s; it is left to workers that have the function"
         recorder.logger.warning(told, said, extra=ids_of(execution, dag_step.name))
-        execution.suspend(execution.database_now() + int(recorder.settings.poll * 1000), status.WAITING_RETRY)
+        execution.suspend(execution.database_now() + int(recorder.settings.poll_interval * 1000), status.WAITING_RETRY)
     raise execution.closed or AttemptEnded(said)

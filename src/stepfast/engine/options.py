@@ -183,9 +183,9 @@ class WorkerKeywords(TypedDict, total=False):
     """How many runs it executes at once."""
     lease: float | None
     """Seconds of silence after which it counts as dead."""
-    poll: float | None
+    poll_interval: float | None
     """Seconds between two questions for work, where nobody wakes it."""
-    grace: float | None
+    shutdown_grace: float | None
     """Seconds that handlers have to come to their end when it stops."""
 
 

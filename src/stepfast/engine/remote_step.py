@@ -128,7 +128,7 @@ class RemoteCall(DurableCall[T]):
         backoff = backoff_text(order.backoff or default_backoff(settings))
         send = Dispatch(
             id_, order.name, order.group, text, way.carrier, way.joined, order.retries, backoff,
-            execution.claimed.attempt, int(settings.sweep * 1000), self.kind != REMOTE,
+            execution.claimed.attempt, int(settings.sweep_interval * 1000), self.kind != REMOTE,
         )  # fmt: skip
         if execution.recorder.observers is not None and not way.joined:
             send.trace = remote_trace(execution.recorder.observers, execution, order.name, order.group)

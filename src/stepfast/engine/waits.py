@@ -431,7 +431,7 @@ class Waits:
 
     def _may_stay(self) -> bool:
         recorder = self._execution.recorder
-        moment, due = recorder.settings.moment, self._earliest()
+        moment, due = recorder.settings.inline_wait, self._earliest()
         if due is not None and due - self._execution.database_now() <= moment * 1000:
             return recorder.may_linger(self._execution)
         assert self._since is not None

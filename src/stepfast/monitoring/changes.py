@@ -80,7 +80,7 @@ def _watched(connected: Connected, app: Stepfast) -> Connected:
     found = _glances.get(connected)
     if found is None:
         found = _glances[connected] = copy.copy(connected)
-        found.store = connected.store.glance(app.settings.watch_timeout)  # type: ignore[assignment]
+        found.store = connected.store.glance(app.settings.console_query_timeout)  # type: ignore[assignment]
     return found
 
 
@@ -239,7 +239,7 @@ async def news_of(app: Stepfast) -> News:
     found = _news.get(connected)
     if found is None:
         found = _news[connected] = News(
-            glance, connected.switchboard, connected.guests, app.settings.watch_fresh, app.logger
+            glance, connected.switchboard, connected.guests, app.settings.console_query_cache, app.logger
         )
     return found
 

@@ -33,11 +33,11 @@ _GIVE_BACK = 3.0
 class Options(NamedTuple):
     """How a worker works; times in seconds."""
 
-    poll: float
+    poll_interval: float
     lease: float
     batch: int
     concurrency: int
-    grace: float
+    shutdown_grace: float
     clock: Clockwork = REAL
     """Where its time, threads and chance come from. A test may give it another."""
 
@@ -154,7 +154,7 @@ class Shift:
             for task in tasks:
                 self._accept(task)
             if len(tasks) < wanted:
-                pause = self._settings.busy_poll if tasks else self._options.poll
+                pause = self._settings.min_poll_interval if tasks else self._options.poll_interval
                 await self._either(None, pause * self._clock.random.uniform(0.8, 1))
 
     def _room(self) -> int:
@@ -265,9 +265,9 @@ class RemoteWorker:
 
     ``url`` names a Postgres (``postgresql://…``) or a MariaDB or MySQL (``mysql://…``); without one, ``STEPFAST_URL``
     does. ``pool`` is a pool of asyncpg's or asyncmy's in its place, which stays the application's. ``create=False``
-    leaves the tables to somebody else. ``poll``, ``lease`` and ``grace`` are seconds: how often an idle worker looks,
-    after which time a silent worker's tasks are taken by others, and how long a stop waits for handlers. ``batch`` is
-    how many tasks one claim takes at most, ``concurrency`` how many handlers run at once.
+    leaves the tables to another process. ``poll_interval``, ``lease`` and ``shutdown_grace`` are seconds: how often an
+    idle worker polls, after which time the tasks of a silent worker are taken by others, and how long a stop waits for
+    handlers. ``batch`` is how many tasks one claim takes at most, ``concurrency`` how many handlers run at once.
     """
 
     def __init__(
@@ -278,11 +278,11 @@ class RemoteWorker:
         *,
         pool: Any = None,
         create: bool = True,
-        poll: float | None = None,
+        poll_interval: float | None = None,
         lease: float | None = None,
         batch: int | None = None,
         concurrency: int | None = None,
-        grace: float | None = None,
+        shutdown_grace: float | None = None,
         settings: Settings | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -290,7 +290,13 @@ class RemoteWorker:
         self._settings = Settings.from_environment() if settings is None else settings
         self._location = located(_named(url, pool), pool, prefix)
         self._create = create
-        self._given = {"poll": poll, "lease": lease, "batch": batch, "concurrency": concurrency, "grace": grace}
+        self._given = {
+            "poll_interval": poll_interval,
+            "lease": lease,
+            "batch": batch,
+            "concurrency": concurrency,
+            "shutdown_grace": shutdown_grace,
+        }
         self._options = _options(self._settings, self._given)
         self._logger = logging.getLogger("stepfast.remote") if logger is None else logger
         self._handlers: dict[str, Handler] = {}
@@ -346,7 +352,7 @@ class RemoteWorker:
     async def stop(self, grace: float | None = None) -> None:
         """Claim nothing more, wait for handlers, give back the rest, disconnect. Who is cancelled meanwhile hears of it
         afterwards."""
-        patience = self._options.grace if grace is None else grace
+        patience = self._options.shutdown_grace if grace is None else grace
         await to_the_end(lambda: self._leave(patience))
 
     async def _leave(self, grace: float) -> None:
@@ -376,9 +382,9 @@ class RemoteWorker:
         return 0 if self._shift is None else self._shift.running
 
     @property
-    def grace(self) -> float:
+    def shutdown_grace(self) -> float:
         """Seconds that a stop waits for handlers."""
-        return self._options.grace
+        return self._options.shutdown_grace
 
     @property
     def handlers(self) -> list[str]:
@@ -421,11 +427,11 @@ def _named(url: str | None, pool: Any) -> str | None:
 def _options(settings: Settings, given: dict[str, Any]) -> Options:
     """What was given, and the settings for the rest."""
     found: dict[str, Any] = {
-        "poll": settings.remote_poll,
+        "poll_interval": settings.remote_poll,
         "lease": settings.lease,
         "batch": settings.remote_batch,
         "concurrency": settings.remote_concurrency,
-        "grace": settings.grace,
+        "shutdown_grace": settings.shutdown_grace,
     }
     for name in given:
         if name not in found:
@@ -434,7 +440,7 @@ def _options(settings: Settings, given: dict[str, Any]) -> Options:
     for name in ("batch", "concurrency"):
         if not isinstance(found[name], int) or isinstance(found[name], bool) or found[name] < 1:
             raise ConfigurationError(f"remote worker: {name} must be a whole number of at least 1, not {found[name]!r}")
-    for name, least in (("poll", 0.001), ("lease", 0.1), ("grace", 0.0)):
+    for name, least in (("poll_interval", 0.001), ("lease", 0.1), ("shutdown_grace", 0.0)):
         if not isinstance(found[name], (int, float)) or not least <= found[name] < float("inf"):
             raise ConfigurationError(f"remote worker: {name} must be at least {least:g} seconds, not {found[name]!r}")
     return Options(**found)

@@ -185,7 +185,7 @@ class BaseGlance(BaseStore):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.remembered = Remembered(settings.watch_fresh)
+        self.remembered = Remembered(settings.console_query_cache)
 
     async def _ask(self, name: str, *arguments: Any) -> Sequence[Any]:
         """Put a question to the database."""

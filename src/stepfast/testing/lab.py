@@ -91,7 +91,7 @@ def _settings(settings: Settings, seed: str | None) -> Settings:
     jitter = settings.backoff_jitter if seed is None else 0.0
     return dataclasses.replace(
         settings,
-        moment=0.0,
+        inline_wait=0.0,
         retention=None,
         retention_failed=None,
         blocked_after=0.0,

@@ -212,7 +212,7 @@ class Leaving:
         """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
         if move.status not in status.TERMINAL or await self._graphs.sees(execution):
             return move
-        due = execution.database_now() + int(self._kit.settings.sweep * 1000)
+        due = execution.database_now() + int(self._kit.settings.sweep_interval * 1000)
         return outcomes.waits_for_graph(execution, due)
 
     async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
@@ -365,7 +365,7 @@ class Attempts:
             execution.load(claimed.records)
             claimed.complete = True
         if claimed.graph is not None and not await self._graphs.sees(execution):
-            pause = int(self._settings.sweep * 1000)
+            pause = int(self._settings.sweep_interval * 1000)
             execution.suspend(execution.database_now() + pause, status.WAITING_GRAPH)
             raise execution.closed or OVER
         if execution.view is not None and not claimed.undoing:
@@ -485,7 +485,7 @@ class Attempts:
             assert execution.successor is not None
             await self._leaving.leave(execution, outcomes.continued(execution, execution.successor))
         elif await self._divergence.is_left_to_others(execution):
-            await self._leaving.leave(execution, outcomes.left_to_others(execution, self._settings.poll))
+            await self._leaving.leave(execution, outcomes.left_to_others(execution, self._settings.poll_interval))
         else:
             await self.fail(execution, error, status.REASON_NON_DETERMINISM)
 

@@ -99,12 +99,12 @@ class LimitedClaimer:
                 known = self._known_of(lane.queue)
                 known.lanes.setdefault(lane, 0)
                 known.rung = True
-                self._ask_at(known, max(self._clock.now(), known.tried_at + self._kit.settings.busy_poll))
+                self._ask_at(known, max(self._clock.now(), known.tried_at + self._kit.settings.min_poll_interval))
 
     def found(self, lanes: Iterable[Lane], suspects: Iterable[str]) -> None:
         """The sweeper saw ready runs here, wherever they stand. Other workers may have given back what limits count."""
         now, settings = self._clock.now(), self._kit.settings
-        pause, self._hurry = settings.busy_poll if self._hurry else settings.poll, False
+        pause, self._hurry = settings.min_poll_interval if self._hurry else settings.poll_interval, False
         for lane in lanes:
             if self._me.serves(lane):
                 known = self._known_of(lane.queue)
@@ -266,4 +266,4 @@ class LimitedClaimer:
         elif not done.left and not known.rung and not known.suspects:
             self._known.pop(queue, None)
         if known.rung:
-            known.due_at = min(known.due_at, now + self._kit.settings.busy_poll)
+            known.due_at = min(known.due_at, now + self._kit.settings.min_poll_interval)

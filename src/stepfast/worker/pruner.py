@@ -236,7 +236,7 @@ class Janitor:
         """Look, again and again, until cancelled. The first time soon, but not while the worker begins."""
         if self._keep.shortest is None:
             return
-        await self._clock.sleep(self._settings.sweep * self._clock.random.uniform(0.5, 1.0))
+        await self._clock.sleep(self._settings.sweep_interval * self._clock.random.uniform(0.5, 1.0))
         while True:
             removed = await self._kit.ask(self.look, "janitor")
             if removed:
@@ -246,7 +246,7 @@ class Janitor:
     @property
     def interval(self) -> float:
         """Seconds between two looks: a minute, or less where runs are kept for less than half an hour."""
-        sweep = self._settings.sweep
+        sweep = self._settings.sweep_interval
         return min(_EVERY * sweep, max(sweep, self._kept / _PARTS))
 
     @property

@@ -70,7 +70,7 @@ class Reaper:
         self._kit = kit
         self._port = port
         self._stopped = stopped
-        self._vigil = Vigil(kit.settings.sweep)
+        self._vigil = Vigil(kit.settings.sweep_interval)
         self._next_look = 0.0
         self._next_reap = 0.0
 
@@ -78,13 +78,13 @@ class Reaper:
         """Do what the sweep asks for, if it is time for it; whether any run was given back."""
         now, moved = self._kit.clock.now(), False
         if now >= self._next_look:
-            self._next_look = now + self._kit.settings.sweep
+            self._next_look = now + self._kit.settings.sweep_interval
             beats = await self._ask(lambda: self._kit.store.beats(self._kit.me.id))
             self._vigil.saw(beats, self._kit.clock.now())
             if dead := gone(beats):
                 moved = await self.bury(dead)
         if now >= self._next_reap and self._port.may_reap():
-            self._next_reap = now + self._kit.settings.sweep
+            self._next_reap = now + self._kit.settings.sweep_interval
             moved |= await self._reap(self._vigil.silent(self._kit.clock.now()))
         return moved
 

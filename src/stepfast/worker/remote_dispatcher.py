@@ -185,8 +185,8 @@ class Courier:
         self._tidy_at = 0.0
         self._tidied = ""
         """The last of the leftovers that were looked at; the next page is beyond it."""
-        self._sweep_ms = int(kit.settings.sweep * 1000)
-        self._spans = self._sweep_ms, int(max(kit.settings.sweep, kit.settings.lease) * 1000)
+        self._sweep_ms = int(kit.settings.sweep_interval * 1000)
+        self._spans = self._sweep_ms, int(max(kit.settings.sweep_interval, kit.settings.lease) * 1000)
         """Milliseconds after which a task is looked for, and for which one may be on its way to another database:
         whoever sends it may be slow, but is dead after a lease."""
         self._late_rounds = 0
@@ -200,7 +200,7 @@ class Courier:
 
     def hurry(self) -> None:
         """Remote steps were just sent, or are to be: somebody may be quick."""
-        self._pace = self._settings.busy_poll
+        self._pace = self._settings.min_poll_interval
         self._needed.set()
         self._bell.set()
 
@@ -217,7 +217,7 @@ class Courier:
                 known = isinstance(error, StepfastError)
                 told = "remote steps: %s; trying again"
                 self._kit.logger.error(told, sentence(error), exc_info=None if known else error)
-                await self._clock.sleep(self._settings.sweep)
+                await self._clock.sleep(self._settings.sweep_interval)
                 self._needed.set()
 
     async def _rest(self) -> None:
@@ -235,15 +235,17 @@ class Courier:
     async def _work(self) -> None:
         """Round after round, while steps wait."""
         await self._ask(self._carriage.open)
-        self._pace = self._settings.busy_poll
+        self._pace = self._settings.min_poll_interval
         self._late_rounds = _LATE_ROUNDS
         while not self.stopped:
             self._bell.clear()
             moved, waiting = await self.round()
             if not waiting and not moved:
                 return
-            self._pace = self._settings.busy_poll if moved else min(self._pace * _GROWTH, self._settings.poll)
-            await self._pause(breather(self._pace, self._search_took, bool(moved), self._settings.sweep))
+            self._pace = (
+                self._settings.min_poll_interval if moved else min(self._pace * _GROWTH, self._settings.poll_interval)
+            )
+            await self._pause(breather(self._pace, self._search_took, bool(moved), self._settings.sweep_interval))
 
     async def _pause(self, seconds: float) -> None:
         """Until the bell rings, but not less than the last look took."""
@@ -262,7 +264,7 @@ class Courier:
         if now >= self._withdraw_at:
             moved += await self._withdraw()
             took = self._clock.now() - now
-            self._withdraw_at = now + took + max(self._settings.poll, min(took * _SHARE, self._settings.lease))
+            self._withdraw_at = now + took + max(self._settings.poll_interval, min(took * _SHARE, self._settings.lease))
         moved += await self._see_to_due()
         brought, waiting = await self._bring()
         if now >= self._tidy_at and await self._tidy():

@@ -60,7 +60,7 @@ class Sweeper:
         self._ask_lanes_at = 0.0
         self._lanes_wanted = False
         self._slow_before = False
-        self._wait = kit.settings.busy_poll
+        self._wait = kit.settings.min_poll_interval
         self._stuck = False
         """Whether something is due, or to be delivered, that could not be moved: somebody holds its row."""
         self.ticks = 0
@@ -157,18 +157,20 @@ class Sweeper:
     async def _pause(self, tick: Tick) -> None:
         """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper or
         a schedule is due sooner, or when there are no wake-ups and there was work a short while ago."""
-        longest = min(self._settings.poll, self._settings.sweep)
+        longest = min(self._settings.poll_interval, self._settings.sweep_interval)
         if not self._store.can_wake:
             busy = self._clock.now() - self._claimer.last_found < longest
-            self._wait = self._settings.busy_poll if busy else min(self._wait * 2, longest)
+            self._wait = self._settings.min_poll_interval if busy else min(self._wait * 2, longest)
             longest = self._wait
         if self._stuck:
-            longest = min(longest, self._settings.busy_poll)
+            longest = min(longest, self._settings.min_poll_interval)
         if tick.next_due_ms is not None:
-            soonest = self._settings.busy_poll if self._stuck else 0.001
+            soonest = self._settings.min_poll_interval if self._stuck else 0.001
             longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + soonest)
         if tick.schedule_ms is not None:
-            soonest = self._settings.busy_poll if tick.schedule_ms <= 0 else 0.001  # somebody may have it in hand
+            soonest = (
+                self._settings.min_poll_interval if tick.schedule_ms <= 0 else 0.001
+            )  # somebody may have it in hand
             longest = min(longest, max(tick.schedule_ms / 1000, 0.0) + soonest)
         try:
             async with self._clock.timeout(longest):

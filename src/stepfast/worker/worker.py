@@ -486,7 +486,7 @@ class Worker:
         if self.broken.is_set():
             grace = 0
         try:
-            await self._finish(self._settings.grace if grace is None else grace)
+            await self._finish(self._settings.shutdown_grace if grace is None else grace)
         finally:
             try:
                 await to_the_end(self._clean_up)
@@ -571,9 +571,9 @@ class Worker:
         )  # fmt: skip
 
     @property
-    def grace(self) -> float:
+    def shutdown_grace(self) -> float:
         """Seconds for which a stop waits for them."""
-        return self._settings.grace
+        return self._settings.shutdown_grace
 
     def hurry(self) -> None:
         """A second signal: do not wait for handlers any longer."""
@@ -587,7 +587,7 @@ class Worker:
 
     async def until_drained(self) -> None:
         """Until nothing is runnable: nothing in the slots, ready, or due soon."""
-        ahead = max(self._settings.drain, self._settings.moment) * 1000
+        ahead = max(self._settings.drain, self._settings.inline_wait) * 1000
         executor, claimer, limited = self.duties.executor, self.duties.claimer, self.duties.limited
         while True:
             await executor.idle.wait()

@@ -242,7 +242,7 @@ class PostgresStore(BaseStore):
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
         self._channel = words["channel"] = f"stepfast_{namespace}"
-        words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
+        words |= {"listed": str(settings.list_payload_limit), "standing": standing_columns(_AS_TEXT)}
         words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
         words |= {"fresh": _FRESH, "went_on": _WENT_ON, "join": "JOIN", "wide": "", "/wide": ""}
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}

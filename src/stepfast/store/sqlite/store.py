@@ -276,7 +276,7 @@ class SqliteStore(BaseStore):
         now_word = _NOW if self._given_now is None else f"{GIVEN_NOW}()"
         words = {"prefix": f"{namespace}_", "now": now_word, "large": str(_LARGE)}
         words |= {
-            "listed": str(settings.listed_payload),
+            "listed": str(settings.list_payload_limit),
             "standing": standing_columns(),
             "schedule": schedule_columns(),
             "fresh": _FRESH,
