@@ -46,18 +46,18 @@ from .runtime import (
     announce_namesakes,
     announce_queues,
     announce_retention,
-    here,
+    resolve_app,
 )
 from .schedules import DeclaredSchedules, Scheduling
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
-from .starts import ONE_INPUT, Plan, Planner, check_debounce, debounced, refuse_more, told_otherwise
+from .starts import ONE_INPUT, Plan, Planner, check_debounce, conflicting_keys, debounced, refuse_more
 from .stats import StatsVerbs
 from .store import Store, open_store, pool_url
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
-from .worker.context import Identity, Kit
+from .worker.context import Identity, WorkerContext
 from .worker.remote_dispatcher import Transport
-from .worker.shutdown import work_until_told
+from .worker.shutdown import run_until_signal
 from .worker.threads import REAL
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             else:
                 run_id = (await connected.starter.start_many(runs))[0]
         if runs[0].earlier is not None:
-            self._tell_of_used_keys(runs, plan, run_id)
+            self._warn_reused_keys(runs, plan, run_id)
         return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
 
     @overload
@@ -248,13 +248,13 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             else:
                 ids = await connected.start_within(connection, runs)
         if keys is not None:
-            self._tell_of_used_keys(runs, plan)
+            self._warn_reused_keys(runs, plan)
         own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.dag_step is None]
         known = connection is None
         return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
 
-    def _tell_of_used_keys(self, runs: list[NewRun], plan: Plan, run_id: str | None = None) -> None:
-        keys, ids = told_otherwise(runs, self._payloads), {"workflow": plan.shape.workflow}
+    def _warn_reused_keys(self, runs: list[NewRun], plan: Plan, run_id: str | None = None) -> None:
+        keys, ids = conflicting_keys(runs, self._payloads), {"workflow": plan.shape.workflow}
         if keys:
             self.logger.warning(
                 "start of %r: %s used before for a run with another input; that run is given, and the new input is not "
@@ -349,7 +349,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         """Work until SIGTERM or Ctrl+C: then stop claiming, wait for handlers, give the rest back. A second signal does
         not wait."""
         refuse_unknown("app.work", options, WorkerKeywords.__annotations__)
-        await work_until_told(await self._make_worker(queues, **options))
+        await run_until_signal(await self._make_worker(queues, **options))
 
     async def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
         """Work until nothing is runnable: for tests, cron jobs, serverless."""
@@ -374,12 +374,12 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         announce_queues(queues, workflows, declared[1], self.logger)
         me = Identity(workflows, queues, self._clock, *declared)
         store = self._workers_store(connected.store)
-        kit = Kit(store, settings, self._payloads, self.logger, me, connected.observers)
+        context = WorkerContext(store, settings, self._payloads, self.logger, me, connected.observers)
         if connected.carriage is None:
             connected.carriage = carriage_for(
                 connected.store, self.transport, self.url, self._pool, self.settings, self._auto_migrate
             )
-        worker = Worker(kit, connected.switchboard, self._new_child, self._declared, connected.carriage)
+        worker = Worker(context, connected.switchboard, self._new_child, self._declared, connected.carriage)
         connected.workers.add(worker)
         return worker
 
@@ -469,7 +469,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         """Every verb of the application, for code without an event loop."""
         from .sync import SyncApp
 
-        app = here(self)
+        app = resolve_app(self)
         with app._sync_lock:
             if app._sync is None or app._sync.forked:
                 app._sync = SyncApp(app)
@@ -477,7 +477,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
 
     async def _connect(self, migrate: bool = False) -> Connected:
         """What this event loop works with, made on first use."""
-        app = here(self)
+        app = resolve_app(self)
         return await app._connections.get(_as_it_is if migrate else app._prepare)
 
     async def _prepare(self, store: Store) -> None:

@@ -24,7 +24,7 @@ def seen(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-def insist(before: int) -> None:
+def raise_if_cancelled(before: int) -> None:
     """Raise the cancellation that was asked for since, if there was one, in place of the error that hid it."""
     if requests() > before:
         raise asyncio.CancelledError

@@ -10,7 +10,7 @@ from .model.remote_steps import SENT
 from .model.urls import DatabaseUrl
 from .settings import Settings
 from .store import Store
-from .worker.remote_dispatcher import Carriage, Transport
+from .worker.remote_dispatcher import Transport, TransportHandle
 
 if TYPE_CHECKING:
     from .app import Stepfast
@@ -30,18 +30,18 @@ def check_transport(transport: object) -> None:
 
 def carriage_for(
     store: Store, transport: Transport | None, url: DatabaseUrl, pool: Any, settings: Settings, create: bool = True
-) -> Carriage:
+) -> TransportHandle:
     """The transport for one event loop. Where it is in the database of an application that is not to make tables
     (``create``), it makes none either, unless it was made with ``create=True``."""
     if _is_homeless(transport) and url.kind == "sqlite":
-        return Carriage(store, None)
+        return TransportHandle(store, None)
     joined = _is_homeless(transport)
     may_create = create or not joined or getattr(transport, "create", None)
     make = functools.partial(_make, transport, url, pool, settings, None if may_create else False)
-    return Carriage(store, make, joined=joined)
+    return TransportHandle(store, make, joined=joined)
 
 
-async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Address, bool]:
+async def started_remote_steps(app: Stepfast, run_id: str) -> dict[Address, bool]:
     """Which of the remote steps of a run that are out have been begun by a worker, as far as the transport can be
     asked. Nothing is made for that."""
     steps = await (await app.store()).remote_steps([run_id])

@@ -20,7 +20,7 @@ from .engine.workflow import Workflow
 from .errors import AttemptTimeout, ConfigurationError, HistoryEnded, RunNotFound, sentence
 from .model import status
 from .model.backoff import seconds
-from .model.graph import APPROVAL, Graph, Stood, is_failure
+from .model.graph import APPROVAL, DagStepState, Graph, is_failure
 from .model.payload import Payloads
 from .model.records import Claimed, StepRecord
 from .model.rows import DagStepRow, RunRow
@@ -216,7 +216,7 @@ class DagReplayer(Replayer):
 
 
 def _outcome(row: DagStepRow) -> str:
-    return Stood(row.status, row.reason, row.started_at is not None, False).outcome
+    return DagStepState(row.status, row.reason, row.started_at is not None, False).outcome
 
 
 class ReplayVerbs:

@@ -169,7 +169,7 @@ _AT_MOST_EVERY = 5.0
 """Seconds between two looks of one process, however many of its callers wait."""
 
 
-class Lookout:
+class NoWorkerWarning:
     """Looks for workers on behalf of those who wait."""
 
     def __init__(self, store: Store, logger: logging.Logger, clock: Clock) -> None:

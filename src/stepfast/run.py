@@ -129,14 +129,14 @@ class Run(Generic[O]):
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
-            heir = await patiently(
-                lambda: connected.store.heir(run_id),  # noqa: B023
+            continuation = await patiently(
+                lambda: connected.store.continuation(run_id),  # noqa: B023
                 "run", connected.logger, 1.0, lambda: until is not None and time.monotonic() > until,
                 clock=REAL,
             )  # fmt: skip
-            if heir == run_id:
+            if continuation == run_id:
                 raise RunNotFound(msgspec.json.decode(outcome.output or "null"))
-            run_id = heir
+            run_id = continuation
 
     async def _wait(self, connected: Connected, run_id: str, left: float | None) -> Outcome | None:
         """Wait for the end; after a while see to it that there is somebody to bring it about."""
@@ -288,10 +288,10 @@ class Run(Generic[O]):
                 answer = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))  # noqa: B023
             else:
                 answer = await connected.store.send_within(connection, mail)
-            heir = await self._heir(mail.run_id, answer)
-            if heir is None:
+            continuation = await self._latest_run(mail.run_id, answer)
+            if continuation is None:
                 break
-            mail = msgspec.structs.replace(mail, run_id=heir)
+            mail = msgspec.structs.replace(mail, run_id=continuation)
         if answer.status is None:
             raise RunNotFound(self.id)
         if answer.done:
@@ -352,25 +352,25 @@ class Run(Generic[O]):
         run_id = self.id
         while True:
             answer = await self._ask(lambda: wish(run_id))  # noqa: B023
-            heir = await self._heir(run_id, answer)
-            if heir is None:
+            continuation = await self._latest_run(run_id, answer)
+            if continuation is None:
                 break
-            run_id = heir
+            run_id = continuation
         if not answer.done and run_id == self.id:
             self._refuse_step(await self._row(), what)
         return answer, run_id
 
-    async def _heir(self, run_id: str, answer: Answer) -> str | None:
+    async def _latest_run(self, run_id: str, answer: Answer) -> str | None:
         """The run to be asked instead of one that could not do what was asked: the last of those it went on as. It may
         go on meanwhile, and is then asked for again."""
         if answer.done or answer.reason != status.REASON_CONTINUED:
             return None
         connected, until = await self._connect(), time.monotonic() + _PATIENCE
-        heir = await patiently(
-            lambda: connected.store.heir(run_id), "run", connected.logger, 1.0,
+        continuation = await patiently(
+            lambda: connected.store.continuation(run_id), "run", connected.logger, 1.0,
             lambda: time.monotonic() > until, clock=REAL,
         )  # fmt: skip
-        return None if heir == run_id else heir
+        return None if continuation == run_id else continuation
 
     async def _ask(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
@@ -401,8 +401,11 @@ class Run(Generic[O]):
         if lanes is None:
             row = await self._row()
             self._refuse_step(row, "retried")
-            if row.reason == status.REASON_CONTINUED and (heir := await connected.store.heir(self.id)) != self.id:
-                return await Run(heir, self._connect, self._payloads, self._output_type, known=True).retry()
+            if (
+                row.reason == status.REASON_CONTINUED
+                and (continuation := await connected.store.continuation(self.id)) != self.id
+            ):
+                return await Run(continuation, self._connect, self._payloads, self._output_type, known=True).retry()
             ended = row.status in (status.FAILED, status.CANCELLED)
             if row.undoing or (ended and row.graph is not None):
                 who = f"run {self.id}" if row.undoing else f"a step of run {self.id}"

@@ -24,13 +24,13 @@ from .model.queue_config import Gate, Rate, decode
 from .model.records import NewRun, WorkerInfo
 from .model.rows import Definition
 from .model.urls import DatabaseUrl, redact
-from .results import Lookout, Watcher
+from .results import NoWorkerWarning, Watcher
 from .settings import Settings
 from .starts import Bounds, Starter
 from .store import Store
 from .store.store import MissingRight
 from .worker.notifier import Switchboard
-from .worker.remote_dispatcher import Carriage
+from .worker.remote_dispatcher import TransportHandle
 from .worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Connected:
         self.switchboard = Switchboard(store, logger, clock)
         self.starter = Starter(store, settings, logger, self.switchboard, clock, observers)
         self.watcher = Watcher(store, settings, logger, self.switchboard, clock)
-        self.lookout = Lookout(store, logger, clock)
+        self.lookout = NoWorkerWarning(store, logger, clock)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
-        self.carriage: Carriage | None = None
+        self.carriage: TransportHandle | None = None
         """Where remote steps go, once there was a worker here."""
         self.guests: set[asyncio.Task[None]] = set()
         """What others do here beside everything else. They are told to end first, while the database can be reached."""
@@ -354,7 +354,7 @@ _everywhere: dict[Stepfast, Stepfast] = {}
 """Applications, and those that stand in for them in the whole process: see ``Lab.in_place``."""
 
 
-def here(app: Stepfast) -> Stepfast:
+def resolve_app(app: Stepfast) -> Stepfast:
     """The application itself; or the one that stands in for it where this is called."""
     instead = _instead.get()
     if instead is not None and instead[0] is app:
@@ -376,7 +376,7 @@ def stands_in_everywhere(app: Stepfast, other: Stepfast) -> Iterator[None]:
             _everywhere[app] = before
 
 
-def where_stands_in(app: Stepfast, other: Stepfast) -> contextvars.Context:
+def override_app(app: Stepfast, other: Stepfast) -> contextvars.Context:
     """Variables like those of the caller; but in code that is executed with them the other application stands in."""
     made = contextvars.copy_context()
     made.run(_instead.set, (app, other))

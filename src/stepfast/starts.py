@@ -220,7 +220,7 @@ def refuse_more(called: str, taken: str, more: tuple[Any, ...]) -> None:
         )
 
 
-def told_otherwise(runs: Sequence[NewRun], payloads: Payloads) -> list[str]:
+def conflicting_keys(runs: Sequence[NewRun], payloads: Payloads) -> list[str]:
     """The keys that were used before, for a run with another input: what was given now is used for nothing."""
     return [run.key for run in runs if run.earlier is not None and run.key is not None and _differs(run, payloads)]
 

@@ -15,7 +15,7 @@ from stepfast import Run, Stepfast
 from stepfast.console import console, json_numbers
 from stepfast.console.history import read_history
 from stepfast.monitoring.text import run_shape
-from stepfast.monitoring.unreadable import Sealed
+from stepfast.monitoring.unreadable import UnreadablePayload
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -153,7 +153,7 @@ async def test_without_the_codec_it_says_what_it_cannot_read_and_acts_all_the_sa
         failed, waiting = await app.start("breaks", "secret"), await app.start("order", "secret")
         await app.drain()
         bare = Stepfast(sqlite_url, auto_migrate=False)
-        bare._payloads.stand_in = Sealed()
+        bare._payloads.stand_in = UnreadablePayload()
         async with bare, browse(console(bare, token=TOKEN)) as client:
             pages = [f"/runs/{run.id}{more}" for run in (failed, waiting) for more in ("", "/payload?what=input")]
             for address in ("/runs", *pages):

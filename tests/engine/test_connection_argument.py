@@ -333,7 +333,7 @@ async def test_a_signal_to_the_first_of_a_chain_is_as_one_to_its_last(make_app: 
 
     run = await app.start(counter, 0)
     await app.drain()
-    last = await (await app.store()).heir(run.id)
+    last = await (await app.store()).continuation(run.id)
     for _ in range(2):
         async with caller.transaction() as connection:
             await run.signal("word", connection=connection)

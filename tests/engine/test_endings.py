@@ -29,7 +29,7 @@ def claimed(**facts: Any) -> Claimed:
     return msgspec.structs.replace(plain, **facts)
 
 
-class Account:
+class RecordedSoFar:
     """What is recorded of it."""
 
     def __init__(self, undos: bool, recorded: bool) -> None:
@@ -44,7 +44,7 @@ class Account:
         return "charge"
 
 
-class Leaver:
+class LeavingRun:
     """A run that leaves."""
 
     def __init__(self, undos: bool = False, recorded: bool = False, **facts: Any) -> None:
@@ -52,7 +52,7 @@ class Leaver:
         self.run_id, self.claim = self.claimed.id, self.claimed.claim
         self.diverged: NonDeterminismError | None = None
         self.owes_record = False
-        self.ledger = Account(undos, recorded)
+        self.ledger = RecordedSoFar(undos, recorded)
 
     def to_forget(self, error: BaseException | None, by_operator: bool = False) -> list[tuple[str, int]]:
         return [("", 4)]
@@ -95,13 +95,13 @@ def test_attempts_count_from_the_last_retry() -> None:
 def test_a_run_that_fails_undoes_first_what_its_code_says_how_to_undo(
     undos: bool, undoing: bool, reason: str, end: str
 ) -> None:
-    move = outcomes.failed(Leaver(undos, undoing=undoing), "error", reason, None, FORMAT)
+    move = outcomes.failed(LeavingRun(undos, undoing=undoing), "error", reason, None, FORMAT)
     assert (move.status, move.reason, move.error) == (end, reason, "error")
     assert move.forget == ([] if end == status.COMPENSATING else [("", 4)])  # an undo needs the records
 
 
 def test_what_diverging_code_has_recorded_does_not_stay() -> None:
-    run = Leaver()
+    run = LeavingRun()
     run.ledger.fresh = [("", 2)]
     assert outcomes.failed(run, "error", status.REASON_CODE, None, FORMAT).drop == []
     run.diverged = NonDeterminismError("other code")
@@ -112,33 +112,33 @@ def test_what_diverging_code_has_recorded_does_not_stay() -> None:
 
 @pytest.mark.parametrize("undos", [False, True])
 def test_a_cancelled_run_ends_or_is_undone(undos: bool) -> None:
-    move = outcomes.cancelled(Leaver(undos, recorded=True))
+    move = outcomes.cancelled(LeavingRun(undos, recorded=True))
     assert move.status == (status.COMPENSATING if undos else status.CANCELLED)
     assert (move.reason, move.error) == (status.REASON_CANCELLED, None)
 
 
 def test_a_cancelled_suspect_names_the_step_after_which_something_may_have_been_done() -> None:
-    assert "charge" in (outcomes.cancelled(Leaver(losses=2)).error or "")
+    assert "charge" in (outcomes.cancelled(LeavingRun(losses=2)).error or "")
 
 
 def test_a_run_that_waits_while_it_is_undone_goes_on_being_undone() -> None:
-    assert outcomes.waiting(Leaver(), 5, 1000, "time").status == status.WAITING
-    assert outcomes.waiting(Leaver(undoing=True), 5, 1000, "time").status == status.COMPENSATING
+    assert outcomes.waiting(LeavingRun(), 5, 1000, "time").status == status.WAITING
+    assert outcomes.waiting(LeavingRun(undoing=True), 5, 1000, "time").status == status.COMPENSATING
 
 
 def test_a_pause_carries_the_wakes_of_the_claim() -> None:
     """Whatever was seen since: a resume has taken the wish back, and moved the count on."""
-    assert outcomes.paused(Leaver()).wakes == 3
+    assert outcomes.paused(LeavingRun()).wakes == 3
 
 
 def test_an_attempt_that_ends_never_comes_back_in_the_same_millisecond() -> None:
-    move = outcomes.next_attempt(Leaver(recorded=True), "error", 0.0, None, FORMAT)
+    move = outcomes.next_attempt(LeavingRun(recorded=True), "error", 0.0, None, FORMAT)
     assert (move.status, move.delay_ms, move.next_attempt, move.recorded) == (status.QUEUED, 1, True, True)
 
 
 def test_only_the_end_of_a_step_means_something_to_its_dag_run() -> None:
     graph = Graph([DagStep("a", ())])
-    step = Leaver(dag_step="a", dag_id="d")
+    step = LeavingRun(dag_step="a", dag_id="d")
     for move in (outcomes.given_back(step), outcomes.waiting(step, 0, None, "time")):
         outcomes.settle(step, move, graph)
         assert move.settled is None
@@ -149,7 +149,7 @@ def test_only_the_end_of_a_step_means_something_to_its_dag_run() -> None:
 
 def test_a_caught_error_leads_somewhere_once_the_step_has_ended() -> None:
     graph, outcome = Graph([DagStep("a", ())]), outcomes.caught_by("mend")
-    undoing = Leaver(True, dag_step="a", dag_id="d")
+    undoing = LeavingRun(True, dag_step="a", dag_id="d")
     move = outcomes.failed(undoing, "error", status.REASON_CODE, None, FORMAT)
     outcomes.settle_caught(undoing, outcome, move, graph)
     assert move.settled is None  # it undoes first
@@ -160,7 +160,7 @@ def test_a_caught_error_leads_somewhere_once_the_step_has_ended() -> None:
 
 def test_a_child_tells_its_parent() -> None:
     for parent in (None, "p"):
-        run = Leaver(parent_id=parent)
+        run = LeavingRun(parent_id=parent)
         move = outcomes.completed(run, "1", FORMAT)
         outcomes.settle(run, move, None)
         assert move.child == (parent is not None)

@@ -11,13 +11,13 @@ import pytest
 
 from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Settings, SignalTimeout, Stepfast
 from stepfast.engine.host import current_execution
-from stepfast.engine.waits import Inbox, MailReader
+from stepfast.engine.waits import MailboxReader, RunMailbox
 from stepfast.model.records import Look, Mail, Mailbox
-from stepfast.worker.mailbox_poller import Mailman
+from stepfast.worker.mailbox_poller import MailboxPoller
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
-from tests.support.kit import make_kit
 from tests.support.waiting import HARDLY_EVER, count, deafen, reached
+from tests.support.worker_context import make_kit
 from tests.worker.spying import Counted, HeldReply, wrap
 
 
@@ -37,14 +37,14 @@ def box(*mail: Mail, wakes: int = 1, ends: int = 0) -> Mailbox:
 
 
 async def test_mail_that_nobody_waits_for_is_kept_in_order_per_name() -> None:
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     inbox.put(box(signal("a", "1"), signal("b", "2"), signal("a", "3")))
     taken = [inbox.take("signal", name) for name in ("a", "b", "a", "a")]
     assert [mail and mail.id for mail in taken] == ["1", "2", "3", None]
 
 
 async def test_mail_goes_to_who_waits_longest() -> None:
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     first, second = inbox.wait("signal", "a"), inbox.wait("signal", "a")
     inbox.put(box(signal("a", "1")))
     assert first.result() == signal("a", "1") and not second.done()
@@ -52,7 +52,7 @@ async def test_mail_goes_to_who_waits_longest() -> None:
 
 
 async def test_who_has_given_up_waiting_is_passed_over() -> None:
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     first, second = inbox.wait("signal", "a"), inbox.wait("signal", "a")
     first.cancel()
     inbox.put(box(signal("a", "1")))
@@ -61,7 +61,7 @@ async def test_who_has_given_up_waiting_is_passed_over() -> None:
 
 async def test_mail_is_seen_once_however_often_it_is_brought() -> None:
     """Rule 7: a look that was under way while the mail was taken brings it again."""
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     for _ in range(3):
         inbox.put(box(signal("a", "1")))
     assert inbox.take("signal", "a") is not None
@@ -71,7 +71,7 @@ async def test_mail_is_seen_once_however_often_it_is_brought() -> None:
 
 
 async def test_mail_given_back_is_the_next_to_be_taken() -> None:
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     inbox.put(box(signal("a", "1"), signal("a", "2")))
     first = inbox.take("signal", "a")
     assert first is not None
@@ -83,7 +83,7 @@ async def test_mail_given_back_is_the_next_to_be_taken() -> None:
 async def test_mail_given_back_goes_to_who_waits_for_it_by_now(mail: Mail) -> None:
     """Rule 6: a branch was cancelled, or lost a race, at the very moment it got the mail; another waits for the same.
     The run would be released knowing all there is to know, and never hear of it again."""
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     key = mail.id if mail.kind == "child" else mail.name
     first = inbox.wait(mail.kind, key)
     second = inbox.wait(mail.kind, key)
@@ -94,7 +94,7 @@ async def test_mail_given_back_goes_to_who_waits_for_it_by_now(mail: Mail) -> No
 
 
 async def test_ends_of_children_are_found_by_their_id() -> None:
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     late = inbox.wait("child", "c2")
     inbox.put(box(child("c1"), child("c2"), wakes=0, ends=2))
     assert late.result() == child("c2")
@@ -103,7 +103,7 @@ async def test_ends_of_children_are_found_by_their_id() -> None:
 
 
 async def test_any_wake_is_told_to_those_who_watch_and_no_other() -> None:
-    inbox = Inbox(3, 0)
+    inbox = RunMailbox(3, 0)
     watcher = inbox.watch()
     inbox.put(box(wakes=3, ends=1))
     assert not watcher.done()
@@ -113,7 +113,7 @@ async def test_any_wake_is_told_to_those_who_watch_and_no_other() -> None:
 
 async def test_much_mail_of_one_name_does_not_keep_another_from_being_known() -> None:
     """Or a run that waits for the other would look, and read, until all mail of the first is in its memory."""
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     for name in ("much", "none"):
         inbox.want("signal", name)
     inbox.put(box(signal("much", "1", "x" * 1000), wakes=2), inbox.look("run"), 1000)
@@ -123,7 +123,7 @@ async def test_much_mail_of_one_name_does_not_keep_another_from_being_known() ->
 async def test_names_that_nobody_wants_any_more_are_forgotten_but_for_some() -> None:
     """A run may wait for thousands of names, one after the other: looks do not ask for all of them for ever. One that
     somebody wants is asked for however many come after it."""
-    inbox = Inbox(1, 0)
+    inbox = RunMailbox(1, 0)
     inbox.want("signal", "wanted")
     for number in range(5000):
         inbox.want("signal", str(number))
@@ -136,7 +136,7 @@ async def test_names_that_nobody_wants_any_more_are_forgotten_but_for_some() -> 
 
 
 async def test_who_waits_no_more_is_forgotten_and_others_for_the_same_are_not() -> None:
-    inbox = Inbox(0, 0)
+    inbox = RunMailbox(0, 0)
     first, second, third = (inbox.wait("signal", "a") for _ in range(3))
     second.cancel()
     inbox.wait_no_more("signal", "a", second)
@@ -183,17 +183,17 @@ class PaperMail:
         return {look.run_id: self.answers.pop(0) for look in looks}
 
 
-def reader_of(paper: PaperMail, inbox: Any) -> tuple[Mailman, MailReader]:
+def reader_of(paper: PaperMail, inbox: Any) -> tuple[MailboxPoller, MailboxReader]:
     """Of a run that waits, and is in memory as far as that needs."""
-    mailman = Mailman(make_kit(paper))
+    mailman = MailboxPoller(make_kit(paper))
     host = SimpleNamespace(settings=Settings(), look=mailman.look, watch=mailman.watch)
     execution: Any = SimpleNamespace(run_id="run", inbox=inbox, closed=None, began=0.0, recorder=host)
-    return mailman, MailReader(execution, lambda: True)
+    return mailman, MailboxReader(execution, lambda: True)
 
 
 async def test_a_look_that_left_something_is_over_when_the_next_one_is() -> None:
     """A run that went to sleep between the two would wait for ends of children that lie in its mailbox."""
-    inbox, paper = Inbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
+    inbox, paper = RunMailbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
     mailman, reader = reader_of(paper, inbox)
     async with asyncio.timeout(PATIENCE):
         await reader.look()
@@ -213,7 +213,7 @@ async def test_a_fresh_look_is_begun_after_it_was_wished_for() -> None:
             await go_on.wait()
             return answer
 
-    inbox, paper = Inbox(0, 0), Slow(Mailbox(0, 0), Mailbox(1, 1, [child("c1")]))
+    inbox, paper = RunMailbox(0, 0), Slow(Mailbox(0, 0), Mailbox(1, 1, [child("c1")]))
     mailman, reader = reader_of(paper, inbox)
     async with asyncio.timeout(PATIENCE):
         first = asyncio.ensure_future(reader.look())
@@ -237,7 +237,7 @@ async def test_a_look_whose_worker_stops_asking_is_over() -> None:
             await asyncio.get_running_loop().create_future()
             raise AssertionError("nobody answers")
 
-    mailman, reader = reader_of(Silent(), Inbox(0, 0))
+    mailman, reader = reader_of(Silent(), RunMailbox(0, 0))
     looking = asyncio.ensure_future(reader.look())
     await asyncio.wait_for(asked.wait(), PATIENCE)
     await mailman.close()
@@ -248,7 +248,7 @@ async def test_a_look_whose_worker_stops_asking_is_over() -> None:
 
 
 async def test_news_bring_what_is_new_without_anybody_who_looks() -> None:
-    inbox, paper = Inbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
+    inbox, paper = RunMailbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
     mailman, reader = reader_of(paper, inbox)
     mailman.watch(reader)
     mailman.told()

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.enough_on("sqlite")
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs for which somebody looked for workers."""
     seen: list[str] = []
-    look = results.Lookout._look
+    look = results.NoWorkerWarning._look
 
-    async def counted(self: results.Lookout, run_id: str) -> object:
+    async def counted(self: results.NoWorkerWarning, run_id: str) -> object:
         seen.append(run_id)
         return await look(self, run_id)
 
-    monkeypatch.setattr(results.Lookout, "_look", counted)
+    monkeypatch.setattr(results.NoWorkerWarning, "_look", counted)
     monkeypatch.setattr(results, "SOON", 0.02)
     monkeypatch.setattr(results, "_AT_MOST_EVERY", 3600.0)
     return seen

@@ -168,10 +168,10 @@ async def test_the_next_of_a_chain_that_is_born_paused(app: Stepfast, make_app: 
         await operator.get(run.id).pause()
         gate.open()
         await reached(run, "completed")
-    [heir] = await app.runs(status="paused")
-    assert await paused_since(app, app.get(heir.id)) is not None
-    await app.get(heir.id).resume()
-    assert await paused_since(app, app.get(heir.id)) is None
+    [continuation] = await app.runs(status="paused")
+    assert await paused_since(app, app.get(continuation.id)) is not None
+    await app.get(continuation.id).resume()
+    assert await paused_since(app, app.get(continuation.id)) is None
 
 
 async def test_a_dag_with_its_steps(app: Stepfast) -> None:

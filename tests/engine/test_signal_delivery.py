@@ -13,7 +13,7 @@ import pytest
 from stepfast import Backoff, Context, DatabaseUnavailable, Run, Settings, Stepfast
 from stepfast.engine.host import current_execution
 from stepfast.engine.host import wake as time_is_up
-from stepfast.engine.waits import Inbox
+from stepfast.engine.waits import RunMailbox
 from stepfast.model.records import Mailbox
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
@@ -35,8 +35,8 @@ async def test_a_signal_is_taken_once_although_the_worker_dies_taking_it(
     make_app: MakeApp, calls: Calls, where: str
 ) -> None:
     """Taking it and recording it is one transaction. The worker dies on either side of its commit."""
-    victim, heir = make_app(), make_app()
-    for each in (victim, heir):
+    victim, continuation = make_app(), make_app()
+    for each in (victim, continuation):
 
         @each.workflow(name="order")
         async def order(ctx: Context) -> list[Any]:
@@ -57,13 +57,13 @@ async def test_a_signal_is_taken_once_although_the_worker_dies_taking_it(
     async with doomed(victim):
         await asyncio.wait_for(dying.wait(), PATIENCE)
     taken = where == "after the commit"
-    assert await count(heir, "mailbox", run) == (0 if taken else 1)
-    assert await count(heir, "steps", run) == (1 if taken else 0)
-    await heir.drain()
+    assert await count(continuation, "mailbox", run) == (0 if taken else 1)
+    assert await count(continuation, "steps", run) == (1 if taken else 0)
+    await continuation.drain()
     assert await run.status() == "waiting"
     await run.signal("go", "second")
-    await heir.drain()
-    assert await heir.get(run.id).result(timeout=PATIENCE) == ["first", "second"]
+    await continuation.drain()
+    assert await continuation.get(run.id).result(timeout=PATIENCE) == ["first", "second"]
 
 
 async def test_a_signal_is_taken_once_although_the_reply_of_its_commit_is_lost(app: Stepfast) -> None:
@@ -357,13 +357,13 @@ async def test_signals_that_nobody_waits_for_are_not_read(app: Stepfast, monkeyp
     """A mailbox may be full of them, and is looked into about once a second. Those that are waited for come in order,
     some at a time."""
     brought: list[str] = []
-    put = Inbox.put
+    put = RunMailbox.put
 
-    def noted(inbox: Inbox, box: Mailbox, *more: Any) -> None:
+    def noted(inbox: RunMailbox, box: Mailbox, *more: Any) -> None:
         brought.extend(mail.name for mail in box.mail)
         put(inbox, box, *more)
 
-    monkeypatch.setattr(Inbox, "put", noted)
+    monkeypatch.setattr(RunMailbox, "put", noted)
 
     @app.workflow
     async def collect(ctx: Context) -> list[list[int]]:

@@ -109,7 +109,7 @@ def in_context(failed: list[Exception]) -> None:
         own_error(failed)
 
 
-Way = Callable[[Context, Works], Awaitable[list[Any]]]
+DispatchRoute = Callable[[Context, Works], Awaitable[list[Any]]]
 End = Callable[[list[Exception]], None]
 
 
@@ -127,7 +127,7 @@ def repeated(calls: Calls) -> set[str]:
     ],
 )
 async def test_a_retry_redoes_all_failures_that_led_to_the_error(
-    app: Stepfast, calls: Calls, way: Way, end: End
+    app: Stepfast, calls: Calls, way: DispatchRoute, end: End
 ) -> None:
     """All of them at once, and nothing else."""
     works = Works(app, calls)
@@ -152,7 +152,7 @@ async def test_a_retry_redoes_all_failures_that_led_to_the_error(
 
 @ON_BOTH
 @pytest.mark.parametrize("way", [by_map, by_children], ids=["map", "children"])
-async def test_a_retry_redoes_them_where_a_worker_died_between(app: Stepfast, calls: Calls, way: Way) -> None:
+async def test_a_retry_redoes_them_where_a_worker_died_between(app: Stepfast, calls: Calls, way: DispatchRoute) -> None:
     """What the code was given before is known from the records."""
     works, gate = Works(app, calls), Gate()
 

@@ -11,7 +11,7 @@ from stepfast import Context, Stepfast
 from stepfast.engine.concurrency import FirstCall
 from stepfast.engine.execution import Execution
 from stepfast.engine.host import current_execution
-from stepfast.engine.waits import Inbox
+from stepfast.engine.waits import RunMailbox
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 
@@ -32,14 +32,14 @@ async def test_mail_that_comes_in_the_turn_in_which_the_run_would_be_released(
         executions.append(execution)
         return str(await ctx.wait_signal("word"))
 
-    put = Inbox.put
+    put = RunMailbox.put
 
-    def put_and_look(self: Inbox, box: Any, *how: Any) -> None:
+    def put_and_look(self: RunMailbox, box: Any, *how: Any) -> None:
         put(self, box, *how)
         if box.mail:
             executions[-1].waits.release()  # the moment was over just now
 
-    monkeypatch.setattr(Inbox, "put", put_and_look)
+    monkeypatch.setattr(RunMailbox, "put", put_and_look)
     async with app, app.worker():
         run = await app.start(listens)
         await eventually(lambda: executions and executions[0].waits.reader.listens)
@@ -85,22 +85,22 @@ async def test_a_race_won_by_a_signal_while_a_step_was_being_recorded(
             run = await app.start(races)
             await flushing.wait()  # the record of the step is under way
             took = asyncio.Event()
-            take = Inbox.take
+            take = RunMailbox.take
 
-            def taking(self: Inbox, kind: str, key: str) -> Any:
+            def taking(self: RunMailbox, kind: str, key: str) -> Any:
                 mail = take(self, kind, key)
                 if mail is not None:
                     took.set()
                 return mail
 
-            sort = Inbox._sort
+            sort = RunMailbox._sort
 
-            def sorting(self: Inbox, mail: Any) -> None:
+            def sorting(self: RunMailbox, mail: Any) -> None:
                 sort(self, mail)
                 took.set()
 
-            monkeypatch.setattr(Inbox, "take", taking)
-            monkeypatch.setattr(Inbox, "_sort", sorting)
+            monkeypatch.setattr(RunMailbox, "take", taking)
+            monkeypatch.setattr(RunMailbox, "_sort", sorting)
             await run.signal("word", "hello")
             await asyncio.wait_for(took.wait(), PATIENCE)
             await asyncio.sleep(0.05)  # the code has it, and its record is in the journal

@@ -10,7 +10,7 @@ from stepfast import Stepfast
 from stepfast.engine.execution import Execution
 from stepfast.engine.host import current_execution
 from stepfast.settings import Settings
-from stepfast.worker.queries import Errands
+from stepfast.worker.queries import StoreQueries
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 from tests.support.waiting import let_pass
 
@@ -23,15 +23,15 @@ class Finish:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = Gate()
         self.execution: Execution | None = None
-        dag_steps, first = Errands.dag_steps, iter([True])
+        dag_steps, first = StoreQueries.dag_steps, iter([True])
 
-        async def ask(errands: Errands, dag_id: str) -> Any:
+        async def ask(queries: StoreQueries, dag_id: str) -> Any:
             if next(first, False):
                 self.execution = current_execution.get()
                 await self.gate.passing()
-            return await dag_steps(errands, dag_id)
+            return await dag_steps(queries, dag_id)
 
-        monkeypatch.setattr(Errands, "dag_steps", ask)
+        monkeypatch.setattr(StoreQueries, "dag_steps", ask)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from stepfast import Backoff, Context, DatabaseUnavailable, Stepfast
 from stepfast.settings import Settings
-from stepfast.worker.worker import Duties
+from stepfast.worker.worker import WorkerRuntime
 from tests.support.engine import eventually
 
 SETTINGS = Settings(
@@ -27,14 +27,14 @@ BEATS = 4
 def beats(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many heartbeats have been answered, and the answers heard."""
     count = 0
-    heard = Duties.beat_answered
+    heard = WorkerRuntime.beat_answered
 
     def counting(*arguments: Any) -> None:
         nonlocal count
         heard(*arguments)
         count += 1
 
-    monkeypatch.setattr(Duties, "beat_answered", counting)
+    monkeypatch.setattr(WorkerRuntime, "beat_answered", counting)
     return lambda: count
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepfast.model.run_state import Standing
+from stepfast.model.run_state import RunState
 from stepfast.model.transitions import operator
 from stepfast.model.transitions.recover import awake
 from stepfast.model.transitions.start import Debounce, put_off
@@ -15,8 +15,8 @@ FIRST, NOW = 1_000_000, 1_003_000
 BOTH = Debounce(5_000, 60_000)
 
 
-def waiting(**changes: object) -> Standing:
-    return Standing("run", "queued", visible_at=FIRST + 5_000, **changes)  # type: ignore[arg-type]
+def waiting(**changes: object) -> RunState:
+    return RunState("run", "queued", visible_at=FIRST + 5_000, **changes)  # type: ignore[arg-type]
 
 
 @given(some.integers(0, 10**6), some.integers(1, 10**6), some.none() | some.integers(1, 10**6))

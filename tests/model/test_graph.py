@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError, GraphError
-from stepfast.model.graph import APPROVAL, DagStep, Graph, Reopened, Settled, Stood, is_failure, mermaid, summed
+from stepfast.model.graph import (
+    APPROVAL,
+    DagStep,
+    DagStepState,
+    Graph,
+    RetriedStep,
+    Settled,
+    is_failure,
+    mermaid,
+    summed,
+)
 
 DIAMOND = Graph([DagStep("a"), DagStep("b", ("a",)), DagStep("c", ("a",)), DagStep("d", ("b", "c"))])
 
@@ -213,23 +223,23 @@ def test_ends_are_summed_for_each_step_of_each_run() -> None:
 # -- a retry ------------------------------------------------------------------------------------------------
 
 
-def stood(**steps: str) -> dict[str, Stood]:
+def stood(**steps: str) -> dict[str, DagStepState]:
     """``a="completed"``; ``never`` for a step that was skipped before it began, ``undone`` for one that was undone."""
     return {
-        name: Stood("skipped", None, False, False) if how == "never"
-        else Stood("compensated", "cancelled", True, True) if how == "undone"
-        else Stood("failed", how, True, False) if how.startswith("caught:")
-        else Stood(how, None, True, False)
+        name: DagStepState("skipped", None, False, False) if how == "never"
+        else DagStepState("compensated", "cancelled", True, True) if how == "undone"
+        else DagStepState("failed", how, True, False) if how.startswith("caught:")
+        else DagStepState(how, None, True, False)
         for name, how in steps.items()
     }  # fmt: skip
 
 
-READY, OPEN = Reopened(True, 0, 0), Reopened(False, 1, 0)
+READY, OPEN = RetriedStep(True, 0, 0), RetriedStep(False, 1, 0)
 
 
 def test_a_retry_opens_what_failed_and_what_it_kept_from_beginning() -> None:
     found = DIAMOND.reopened(stood(a="completed", b="failed", c="cancelled", d="never"))
-    assert found == {"b": Reopened(True, 0, 1), "c": Reopened(True, 0, 1), "d": Reopened(False, 2, 0)}
+    assert found == {"b": RetriedStep(True, 0, 1), "c": RetriedStep(True, 0, 1), "d": RetriedStep(False, 2, 0)}
 
 
 def test_a_retry_opens_a_first_step_that_never_began() -> None:
@@ -239,7 +249,7 @@ def test_a_retry_opens_a_first_step_that_never_began() -> None:
 
 def test_a_retry_opens_a_step_whose_dependencies_ended_while_the_run_failed() -> None:
     graph = Graph([one("a"), one("b"), one("c", "b")])
-    assert graph.reopened(stood(a="failed", b="completed", c="never")) == {"a": READY, "c": Reopened(True, 0, 1)}
+    assert graph.reopened(stood(a="failed", b="completed", c="never")) == {"a": READY, "c": RetriedStep(True, 0, 1)}
 
 
 def test_what_hangs_on_a_skipped_step_stays_skipped() -> None:
@@ -250,7 +260,7 @@ def test_what_hangs_on_a_skipped_step_stays_skipped() -> None:
 
 def test_a_caught_error_counts_where_it_leads() -> None:
     steps = stood(pay="caught:tell", tell="failed", ship="never", end="never")
-    assert CATCHING.reopened(steps) == {"tell": Reopened(True, 0, 1)}
+    assert CATCHING.reopened(steps) == {"tell": RetriedStep(True, 0, 1)}
 
 
 def test_nothing_is_opened_where_everything_was_done() -> None:
@@ -324,7 +334,9 @@ class Playing:
         begun = {*self.ended, *(name for name in self.ready if chance.random() < 0.7)} & set(self.released)
         ends = {name: chance.choice(["failed", "cancelled", "completed"]) for name in self.ready if name in begun}
         ended = {**dict.fromkeys(self.graph.dag_steps, "skipped"), **ends, **self.ended}
-        again = self.graph.reopened({name: Stood(how, None, name in begun, False) for name, how in ended.items()})
+        again = self.graph.reopened(
+            {name: DagStepState(how, None, name in begun, False) for name, how in ended.items()}
+        )
         assert again is not None
         self.ended = {name: how for name, how in ended.items() if name not in again}
         for name, (ready, pending, met) in again.items():

@@ -12,9 +12,9 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from stepfast.model import status
-from stepfast.model.graph import DagStep, Graph, Reopened, Settled
+from stepfast.model.graph import DagStep, Graph, RetriedStep, Settled
 from stepfast.model.records import Transition
-from stepfast.model.run_state import READ_COLUMNS, Standing, sooner, written
+from stepfast.model.run_state import READ_COLUMNS, RunState, sooner, written
 from stepfast.model.status import UNDONE_BY_CANCEL
 from stepfast.model.transitions.claim import claim
 from stepfast.model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, let_step, settle_dag, settled_at
@@ -39,7 +39,7 @@ from tests.model.walks import CAUSES, ERROR, LEAVING, MAX_LOSSES, UNDOING, WORKE
 NOW = 5_000_000
 
 
-def flaws(run: Standing) -> list[str]:
+def flaws(run: RunState) -> list[str]:
     """What is wrong with a row, whatever it has been through."""
     found = {
         "ready and held": run.ready and run.held,
@@ -63,12 +63,12 @@ def flaws(run: Standing) -> list[str]:
     return [flaw for flaw, is_so in found.items() if is_so]
 
 
-def asleep_for_ever(run: Standing) -> bool:
+def asleep_for_ever(run: RunState) -> bool:
     moves = run.ended or run.held or run.ready or run.status == status.PAUSED
     return not moves and run.visible_at is None and run.waiting_for not in (status.WAITING_SIGNAL, status.WAITING_CHILD)
 
 
-def misses_deadline(run: Standing) -> bool:
+def misses_deadline(run: RunState) -> bool:
     rests = not (run.ended or run.held)
     return rests and run.deadline_at is not None and (run.visible_at is None or run.visible_at > run.deadline_at)
 
@@ -109,7 +109,7 @@ def test_a_claim_has_a_number_that_nobody_had(life: Life) -> None:
 # -- leaving -------------------------------------------------------------------------------------------------------
 
 
-def departures(life: Life) -> Iterator[tuple[Standing, Transition, int]]:
+def departures(life: Life) -> Iterator[tuple[RunState, Transition, int]]:
     """Every way in which the run could have left its worker."""
     for run, now in life.held():
         for kind in set(UNDOING if run.undoing else LEAVING):
@@ -213,7 +213,7 @@ def test_a_cancellation_ends_undoes_or_marks(life: Life, undoable: bool) -> None
 
 
 def test_a_step_of_a_dag_run_is_not_cancelled_by_itself_and_a_dag_run_that_goes_on_fails() -> None:
-    dag = Standing("1", status.RUNNING, graph="g")
+    dag = RunState("1", status.RUNNING, graph="g")
     assert way_to_cancel(dag) == "fail"
     assert way_to_cancel(replace(dag, worker=WORKER)) == "mark"
     assert way_to_cancel(replace(dag, status=status.FAILED, reason=status.REASON_LOST)) == "undo"
@@ -289,7 +289,7 @@ def test_mail_is_counted_and_wakes_who_waits_for_it(life: Life, signals: int, en
 
 
 def test_a_step_that_waits_for_others_only_counts_its_mail() -> None:
-    step = Standing("1", status.WAITING, waiting_for=status.WAITING_STEPS, dag_id="2", graph="g")
+    step = RunState("1", status.WAITING, waiting_for=status.WAITING_STEPS, dag_id="2", graph="g")
     assert wake(step, 2, 0, NOW) == replace(step, wakes=2)
 
 
@@ -301,7 +301,7 @@ def test_a_step_that_waits_for_others_only_counts_its_mail() -> None:
     ],
 )  # fmt: skip
 def test_who_can_be_retried_keeps_its_signals(state: str, kinds: set[str]) -> None:
-    assert wanted_mail(Standing("1", state)) == kinds
+    assert wanted_mail(RunState("1", state)) == kinds
 
 
 @given(lives, st.booleans(), st.integers(0, 500))
@@ -331,20 +331,20 @@ def test_a_step_of_a_run_that_has_begun_does_not_expire(chance: Random) -> None:
 DIAMOND = Graph([DagStep("a"), DagStep("b", ("a",)), DagStep("c", ("a",)), DagStep("d", ("b", "c"))])
 
 
-def blocked(graph: Graph, name: str) -> Standing:
+def blocked(graph: Graph, name: str) -> RunState:
     pending = len(graph.dependencies(name))
-    return Standing(
+    return RunState(
         name, status.WAITING, waiting_for=status.WAITING_STEPS, pending=pending, dag_id="dag", dag_step=name, graph="g"
     )  # fmt: skip
 
 
-def count_down(graph: Graph, steps: dict[str, Standing], *ends: tuple[str, str]) -> tuple[list[Standing], int]:
+def count_down(graph: Graph, steps: dict[str, RunState], *ends: tuple[str, str]) -> tuple[list[RunState], int]:
     countdown = Countdown([Settled("dag", name, outcome, graph) for name, outcome in ends])
     while countdown.unfinished:
         missing = countdown.missing
         countdown.learn(missing, [steps[name] for _, name in missing if name in steps])
         countdown.count()
-    dag = Standing("dag", status.RUNNING, graph="g", pending=len(graph.dag_steps), ready_at=NOW)
+    dag = RunState("dag", status.RUNNING, graph="g", pending=len(graph.dag_steps), ready_at=NOW)
     return countdown.moved({"dag": dag}, NOW), countdown.skipped["dag"]
 
 
@@ -376,7 +376,7 @@ def test_which_ends_let_the_dag_run_fail(outcome: str) -> None:
 
 @given(st.integers(0, 5), st.integers(0, 5), st.booleans(), st.booleans(), st.booleans())
 def test_a_dag_run_is_finished_after_its_last_step(left: int, ends: int, fails: bool, held: bool, over: bool) -> None:
-    dag = Standing(
+    dag = RunState(
         "dag", status.PAUSED if held else status.RUNNING, graph="g", pending=left + ends, failing=over,
         paused_at=NOW if held else None, deadline_at=NOW + 9, visible_at=NOW + 9, ready_at=NOW,
     )  # fmt: skip
@@ -394,7 +394,7 @@ def test_a_dag_run_is_finished_after_its_last_step(left: int, ends: int, fails: 
 
 
 def test_a_dag_run_that_fails_by_a_step_has_no_reason_of_its_own() -> None:
-    dag = Standing("dag", status.RUNNING, graph="g", pending=1, reason=None)
+    dag = RunState("dag", status.RUNNING, graph="g", pending=1, reason=None)
     after = settle_dag(dag, 1, BY_A_STEP, NOW)
     assert (after.reason, after.error, after.failing, after.ready) == (None, UNSET, True, True)
 
@@ -414,11 +414,11 @@ def test_the_open_steps_of_a_dag_run_that_fails_come_to_an_end(life: Life, undoa
 
 @given(st.integers(0, 3), st.integers(0, 3), st.booleans(), st.booleans())
 def test_a_step_that_is_opened_again_waits_or_is_ready(pending: int, met: int, ready: bool, begun: bool) -> None:
-    step = Standing(
+    step = RunState(
         "1", status.CANCELLED, claim=2, attempt=2, losses=1, completed_at=1, started_at=1 if begun else None,
         ready_at=7, dag_id="dag", dag_step="a", graph="g",
     )  # fmt: skip
-    again = reopen(step, Reopened(ready, pending, met), NOW)
+    again = reopen(step, RetriedStep(ready, pending, met), NOW)
     assert (again.ready, again.blocked, again.pending, again.met) == (ready, not ready, pending, met)
     assert (again.claim, again.first_attempt, again.attempt, again.losses) == (2 + begun, 3, 2, 0)
     assert again.ready_at == ((7 if begun else NOW) if ready else None)
@@ -426,7 +426,7 @@ def test_a_step_that_is_opened_again_waits_or_is_ready(pending: int, met: int, r
 
 @pytest.mark.parametrize("reopened", [0, 2])
 def test_a_retried_dag_run_goes_on_with_its_open_steps_or_is_finished(reopened: int) -> None:
-    dag = Standing("1", status.FAILED, failing=True, graph="g", attempt=1, claim=3, deadline_ms=50, completed_at=1)
+    dag = RunState("1", status.FAILED, failing=True, graph="g", attempt=1, claim=3, deadline_ms=50, completed_at=1)
     again = retry_dag(dag, reopened, NOW)
     assert (again.status, again.failing, again.pending, again.ready) == ("running", False, reopened, reopened == 0)
     assert (again.deadline_at, again.visible_at, again.claim, again.first_attempt) == (NOW + 50, NOW + 50, 4, 2)
@@ -441,7 +441,7 @@ def test_a_step_released_in_a_held_run_is_held_with_it() -> None:
 
 
 def test_payloads_are_written_only_if_they_were_decided() -> None:
-    run = Standing("1", status.QUEUED)
+    run = RunState("1", status.QUEUED)
     assert written(run)[-6:-1] == (False, None, None, False, None)
     assert written(replace(run, output=None, error="e", output_format=1))[-6:-1] == (True, None, 1, True, "e")
     assert "output" not in READ_COLUMNS and len(READ_COLUMNS) == len(asdict(run)) - 3

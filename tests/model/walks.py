@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from stepfast.model import status
 from stepfast.model.records import Transition
-from stepfast.model.run_state import Standing, place_at, sooner
+from stepfast.model.run_state import RunState, place_at, sooner
 from stepfast.model.transitions.claim import claim
 from stepfast.model.transitions.finish import give_back, leave
 from stepfast.model.transitions.operator import (
@@ -38,18 +38,18 @@ MAX_LOSSES = 3
 ERROR = '{"type":"ValueError"}'
 CAUSES = Causes('{"type":"Late"}', '{"type":"Expired"}')
 
-Event = Callable[[Standing, int], Standing]
+Event = Callable[[RunState, int], RunState]
 """What an event makes of a run at a time; the same standing if it cannot happen to it."""
 
 
-def started(chance: Random) -> Standing:
+def started(chance: Random) -> RunState:
     """A run that was just started."""
     delay = chance.choice([0, 0, 50])
     expires, deadline = chance.choice([None, chance.randint(1, 200)]), chance.choice([None, chance.randint(60, 400)])
     expires_at = None if expires is None else BEGIN + delay + expires
     deadline_at = None if deadline is None else BEGIN + deadline
     timer = sooner(expires_at, deadline_at)
-    return Standing(
+    return RunState(
         RUN,
         status.QUEUED,
         place=None if delay else place_at(BEGIN, 1),
@@ -64,7 +64,7 @@ def started(chance: Random) -> Standing:
     )
 
 
-def transition(chance: Random, run: Standing, now: int, kind: str | None = None) -> Transition:
+def transition(chance: Random, run: RunState, now: int, kind: str | None = None) -> Transition:
     """What the worker that holds a run may say of it. It has looked into the mailbox, and may have missed the last."""
     kind = chance.choice(UNDOING if run.undoing else LEAVING) if kind is None else kind
     move = Transition(run.id, run.claim, kind, recorded=chance.random() < 0.5, version=chance.choice([None, "v2"]))
@@ -83,7 +83,7 @@ def transition(chance: Random, run: Standing, now: int, kind: str | None = None)
     return move
 
 
-def _wait(chance: Random, run: Standing, move: Transition, now: int) -> None:
+def _wait(chance: Random, run: RunState, move: Transition, now: int) -> None:
     move.waiting_for = chance.choice(["time", "signal", "child", "check", "retry"])
     move.wakes = max(0, run.wakes - chance.choice([0, 0, 1]))
     if move.waiting_for == status.WAITING_CHILD:
@@ -101,12 +101,12 @@ LEAVING = (
 UNDOING = (status.COMPENSATED, status.FAILED, status.QUEUED, status.WAITING)
 
 
-def claimed(run: Standing, now: int) -> Standing:
+def claimed(run: RunState, now: int) -> RunState:
     return claim(run, WORKER, "v1", now) if run.ready and due(run, now) == "no" else run
 
 
 def timer_goes_off(undoable: bool) -> Event:
-    def goes(run: Standing, now: int) -> Standing:
+    def goes(run: RunState, now: int) -> RunState:
         what = due(run, now)
         if what == "ready":
             return awake(run, now, 3)
@@ -116,17 +116,17 @@ def timer_goes_off(undoable: bool) -> Event:
 
 
 def cancelled(traces: Traces) -> Event:
-    def goes(run: Standing, now: int) -> Standing:
+    def goes(run: RunState, now: int) -> RunState:
         return run if way_to_cancel(run, traces.undoable) == "refused" else cancel(run, traces, now, 4)
 
     return goes
 
 
-def paused(run: Standing, now: int) -> Standing:
+def paused(run: RunState, now: int) -> RunState:
     return (pause(run, now) or run) if may_be_paused(run) else run
 
 
-def resumed(run: Standing, now: int) -> Standing:
+def resumed(run: RunState, now: int) -> RunState:
     return resume(run, now, 5) or run
 
 
@@ -142,11 +142,11 @@ def lost(recorded: bool) -> Event:
     return lambda run, now: lose(run, recorded, MAX_LOSSES, ERROR, now, 8) if run.held else run
 
 
-def retried(run: Standing, now: int) -> Standing:
+def retried(run: RunState, now: int) -> RunState:
     return retry(run, now, 9) if may_be_retried(run) else run
 
 
-def event(chance: Random, run: Standing, now: int) -> Event:
+def event(chance: Random, run: RunState, now: int) -> Event:
     """Something that can happen to the run."""
     if run.held and chance.random() < 0.4:
         move = transition(chance, run, now)
@@ -162,8 +162,8 @@ def event(chance: Random, run: Standing, now: int) -> Event:
 class Moment(NamedTuple):
     """Before and after an event, and when it was."""
 
-    before: Standing
-    after: Standing
+    before: RunState
+    after: RunState
     now: int
 
 
@@ -177,11 +177,11 @@ class Life(NamedTuple):
     def __repr__(self) -> str:
         return f"live({self.seed})"
 
-    def standings(self) -> list[tuple[Standing, int]]:
+    def standings(self) -> list[tuple[RunState, int]]:
         """Where it stood, and when."""
         return [(replace(after, output=UNSET, error=UNSET), now) for _, after, now in self.moments]
 
-    def held(self) -> list[tuple[Standing, int]]:
+    def held(self) -> list[tuple[RunState, int]]:
         """The same, while a worker had it."""
         return [(run, now) for run, now in self.standings() if run.held]
 

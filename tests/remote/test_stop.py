@@ -14,7 +14,7 @@ from stepfast.remote.task_store import Serving
 from tests.remote.scene import quick_worker, result_of
 from tests.remote.tables import Tables
 from tests.support.engine import Gate, ThreadGate, eventually
-from tests.support.kit import StandingClock
+from tests.support.worker_context import StandingClock
 
 
 async def owners(tables: Tables) -> list[tuple[Any, ...]]:

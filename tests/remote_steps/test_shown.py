@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Run
-from stepfast.carrying import begun_elsewhere
+from stepfast.carrying import started_remote_steps
 from stepfast.cli.graph import write_standing
 from stepfast.cli.show import write_steps
 from stepfast.info import with_claims
@@ -20,7 +20,7 @@ from tests.support.engine import eventually
 
 
 async def said_of(home: Home, run: Run[Any]) -> str:
-    steps = with_claims(await run.steps(), await begun_elsewhere(home.app, run.id))
+    steps = with_claims(await run.steps(), await started_remote_steps(home.app, run.id))
     return why(await run.info(), await (await home.app.store()).workers(), steps, [])
 
 

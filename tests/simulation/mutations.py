@@ -60,14 +60,14 @@ def token() -> Any:
 @contextlib.contextmanager
 def lease() -> Iterator[None]:
     """Workers bury each other by the rows alone: nobody has to have looked on for a lease."""
-    silent = swapped(reaper.Vigil, "silent", lambda self, now: list(self._seen))
-    with silent, swapped(worker_worker.Duties, "may_reap", lambda self: True):
+    silent = swapped(reaper.SilenceTracker, "silent", lambda self, now: list(self._seen))
+    with silent, swapped(worker_worker.WorkerRuntime, "may_reap", lambda self: True):
         yield
 
 
 def own_lease() -> Any:
     """A worker that nothing was heard of for a lease claims before it has beaten."""
-    return swapped(worker_worker.Duties, "is_unheard", lambda self: False)
+    return swapped(worker_worker.WorkerRuntime, "is_unheard", lambda self: False)
 
 
 def retries() -> Any:

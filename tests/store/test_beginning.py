@@ -40,9 +40,9 @@ async def test_runs_of_every_shape_begin_as_the_function_says(scene: Scene) -> N
     parent = await scene.running()
     runs = []
     for number, shape in enumerate(await shapes(scene)):
-        heir, traced = new_run(**shape), new_run(**shape)
-        heir.origin, traced.trace = parent.id, "{}"
-        runs += [new_run(**shape), child_of(parent, number, **shape), heir, traced]
+        continuation, traced = new_run(**shape), new_run(**shape)
+        continuation.origin, traced.trace = parent.id, "{}"
+        runs += [new_run(**shape), child_of(parent, number, **shape), continuation, traced]
     await scene.store.start(runs)
     for run in runs:
         created_at, stood = await began(scene, run)

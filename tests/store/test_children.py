@@ -511,7 +511,7 @@ async def test_a_signal_on_its_way_goes_on_before_one_that_was_sent_later(scene:
     later = signal(first.id, "word", '"sent later"')
     asked = await scene.store.send(later)
     assert (asked.done, asked.reason) == (False, "continued")
-    last = await scene.store.heir(first.id)
+    last = await scene.store.continuation(first.id)
     assert (await scene.store.send(replace(later, run_id=last))).done
     assert [mail.value for mail in (await scene.mailbox(last)).mail] == ['"sent first"', '"sent later"']
     await scene.deliver()

@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 from stepfast.model.queue_config import choose
 from stepfast.model.rate_limiter import WantedRuns
 from stepfast.model.records import Claimed, Lane, Transition
-from stepfast.model.run_state import READ_COLUMNS, Standing, place_at
+from stepfast.model.run_state import READ_COLUMNS, RunState, place_at
 from stepfast.model.status import RUN_STATUSES
 from stepfast.model.transitions.claim import claim
 from stepfast.model.transitions.finish import leave
@@ -52,9 +52,9 @@ AHEAD = 3_600_000
 """Of a life's last moment, so that no deadline passes while the test looks."""
 
 
-def stood(wanted: Callable[[Standing, int], bool], count: int) -> list[tuple[Standing, int]]:
+def stood(wanted: Callable[[RunState, int], bool], count: int) -> list[tuple[RunState, int]]:
     """Standings out of random lives, always the same ones, no two alike."""
-    found: dict[str, tuple[Standing, int]] = {}
+    found: dict[str, tuple[RunState, int]] = {}
     for seed in range(10_000):
         for run, now in live(seed).standings():
             if wanted(run, now):
@@ -64,7 +64,7 @@ def stood(wanted: Callable[[Standing, int], bool], count: int) -> list[tuple[Sta
     raise AssertionError("lives are too much alike")
 
 
-def with_dags(run: Standing, number: int) -> Standing:
+def with_dags(run: RunState, number: int) -> RunState:
     """The same, of a run of its own, of a dag run, or of a step of one."""
     if number % 3 == 1:
         return replace(run, graph=GRAPH, pending=number % 4, failing=run.undoing)
@@ -77,10 +77,10 @@ DAG = "00000000-0000-7000-8000-0000000000da"
 
 
 async def put_rows(
-    scene: Scene, standings: Iterable[tuple[Standing, int]], dags: bool = True, parent: Claimed | None = None
-) -> dict[str, Standing]:
+    scene: Scene, standings: Iterable[tuple[RunState, int]], dags: bool = True, parent: Claimed | None = None
+) -> dict[str, RunState]:
     """Runs that stand like this, by their ids; times are counted from that of the database, an hour ahead."""
-    put: dict[str, Standing] = {}
+    put: dict[str, RunState] = {}
     for number, (run, then) in enumerate(standings):
         run = with_dags(run, number) if dags else run
         new = new_run() if parent is None else child_of(parent, number, "order")
@@ -110,13 +110,13 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int | str) else str(value)
 
 
-def compare(found: dict[str, dict[str, Any]], expected: dict[str, Standing]) -> None:
+def compare(found: dict[str, dict[str, Any]], expected: dict[str, RunState]) -> None:
     for run_id, row in found.items():
         wanted = {name: getattr(expected[run_id], name) for name in row}
         assert row == wanted, {name for name in row if row[name] != wanted[name]}
 
 
-def is_ready(run: Standing, now: int) -> bool:
+def is_ready(run: RunState, now: int) -> bool:
     return run.ready and due(run, now) == "no"
 
 
@@ -170,7 +170,7 @@ async def test_the_usual_end_of_a_run_does_what_the_function_says(scene: Scene, 
     assert {str(run_id): tuple(rest) for run_id, *rest in told} == (dict.fromkeys(put, letter) if child else {})
 
 
-def takes_signals(run: Standing, now: int) -> bool:
+def takes_signals(run: RunState, now: int) -> bool:
     return not run.ended and due(run, now) == "no"
 
 
@@ -220,7 +220,7 @@ async def refused(scene: Scene, call: str, run_id: str, *more: str) -> bool:
     return False
 
 
-def stand_alone(run: Standing, now: int) -> bool:
+def stand_alone(run: RunState, now: int) -> bool:
     return run.dag_id is None
 
 
@@ -279,7 +279,7 @@ async def test_a_signal_by_sql_to_a_dag_run_is_refused_where_the_function_refuse
 # -- signals within a caller's transaction ---------------------------------------------------------------------------
 
 
-async def ended_or_not(scene: Scene) -> dict[str, Standing]:
+async def ended_or_not(scene: Scene) -> dict[str, RunState]:
     """Runs in every status, and some that went on as others, of which nothing else is known."""
     found = stood(lambda run, now: True, 150)
     over = [(run, now) for run, now in found if run.status == "completed"][:5]
@@ -293,7 +293,7 @@ async def ended_or_not(scene: Scene) -> dict[str, Standing]:
     return put
 
 
-async def dags_and_steps(scene: Scene) -> list[tuple[str, Standing, str, Standing]]:
+async def dags_and_steps(scene: Scene) -> list[tuple[str, RunState, str, RunState]]:
     """Dag runs in every status, each with a step in every status; not all of these come to be."""
     sorts = {run.status: (run, now) for run, now in stood(lambda run, now: not run.held, 150)}
     sorts["skipped"] = (replace(sorts["completed"][0], status="skipped"), sorts["completed"][1])

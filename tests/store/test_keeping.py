@@ -175,10 +175,10 @@ async def test_children_that_were_kept_for_their_parent_are_found_when_it_is_gon
 
 async def went_on(scene: Scene, run: Claimed) -> Claimed:
     """It ends, and goes on as another."""
-    heir = NewRun(new_run().id, RunShape("order", "v1", "order"), "{}", origin=run.id)
-    await scene.flush(move(run, "completed", reason="continued", output=f'"{heir.id}"', successor=heir))
+    continuation = NewRun(new_run().id, RunShape("order", "v1", "order"), "{}", origin=run.id)
+    await scene.flush(move(run, "completed", reason="continued", output=f'"{continuation.id}"', successor=continuation))
     [claimed] = await scene.claim()
-    assert claimed.id == heir.id
+    assert claimed.id == continuation.id
     return claimed
 
 
@@ -193,7 +193,7 @@ async def test_a_chain_is_found_by_its_first_run_for_as_long_as_it_goes_on(scene
     gone = await sweep(scene.store)
     assert gone.runs == [link.id for link in links[1:4]]
     assert await left(scene) == {first.id, links[4].id}
-    assert await scene.store.heir(first.id) == links[4].id
+    assert await scene.store.continuation(first.id) == links[4].id
     assert await scene.start(key="customer-7") == first.id
     last = await went_on(scene, links[4])
     await old(scene, links[4].id)

@@ -77,8 +77,8 @@ async def taken_by_the_next(scene: Scene, later: str, only_leaves: bool = False)
 
 async def go_on(scene: Scene, run: Claimed) -> Claimed:
     """The run that one goes on as, claimed."""
-    heir = new_run()
-    await scene.flush(move(run, "completed", reason="continued", output=f'"{heir.id}"', successor=heir))
+    continuation = new_run()
+    await scene.flush(move(run, "completed", reason="continued", output=f'"{continuation.id}"', successor=continuation))
     [claimed] = await scene.claim()
     return claimed
 

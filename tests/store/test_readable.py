@@ -46,15 +46,15 @@ async def test_a_list_survives_tags_that_are_none(scene: Scene, store: Store) ->
 
 
 async def test_a_run_goes_on_as_another_whatever_its_tags_are(scene: Scene, store: Store) -> None:
-    heirs = {}
+    continuations = {}
     for tags in (BROKEN, '"b"', '["b"]'):
         run = await scene.running()
         await scene.rows.set(run.id, "tags", tags)
-        heirs[tags] = successor_of(run)
-        await scene.flush(continued(run, heirs[tags]))
+        continuations[tags] = successor_of(run)
+        await scene.flush(continued(run, continuations[tags]))
         assert (await scene.info(run.id)).reason == "continued"
         await scene.flush(completed((await scene.claim())[0]))
-    assert [row.id for row in await store.runs(tag="b")] == [heirs['["b"]'].id]
+    assert [row.id for row in await store.runs(tag="b")] == [continuations['["b"]'].id]
 
 
 async def test_errors_that_passed_through_a_codec_are_shown_as_null(scene: Scene) -> None:

@@ -126,7 +126,7 @@ async def doomed(app: Stepfast, **options: Any) -> AsyncIterator[Worker]:
 async def _kill(worker: Worker) -> None:
     duties = worker.duties
     duties.stopping = duties.claimer.stopped = True
-    duties.listen_no_more()
+    duties.unsubscribe()
     collector.restore(worker)
     for duty in worker._tasks:
         duty.cancel()

@@ -13,7 +13,7 @@ import pytest
 from stepfast import Backoff, ConfigurationError, Context, Settings, Stepfast, SyncContext
 from stepfast.telemetry import Observer, StepCalled
 from tests.support.engine import Gate
-from tests.support.kit import StandingClock
+from tests.support.worker_context import StandingClock
 from tests.telemetry.conftest import Diary, MakeApp
 
 AT_ONCE = Backoff(base=0, jitter=False)

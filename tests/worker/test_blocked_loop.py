@@ -18,7 +18,7 @@ from stepfast import Context, Stepfast
 from stepfast.settings import Settings
 from stepfast.worker.heartbeat import LoopWatch
 from tests.support.engine import PATIENCE, eventually
-from tests.support.kit import StandingClock, make_kit
+from tests.support.worker_context import StandingClock, make_kit
 
 QUICK = Settings(blocked_after=1.0)
 HERE = Path(__file__).name
@@ -105,9 +105,9 @@ async def test_a_loop_that_moves_is_left_alone(lines: Lines) -> None:
 async def test_it_is_not_said_again_and_again(lines: Lines) -> None:
     """One long block, and another soon after: one warning."""
     clock = StandingClock()
-    kit = replace(make_kit(blocked_after=5), logger=logger_for(lines))
-    kit.me.clock = clock
-    watch = LoopWatch(kit, threading.get_ident())
+    context = replace(make_kit(blocked_after=5), logger=logger_for(lines))
+    context.me.clock = clock
+    watch = LoopWatch(context, threading.get_ident())
 
     def block() -> None:
         for _ in range(5):

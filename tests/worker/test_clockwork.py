@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import AttemptTimeout, Context, Run, RunFailed, StepFailed, Stepfast
 from tests.support.engine import PATIENCE, Gate, eventually
-from tests.support.kit import StandingClock
+from tests.support.worker_context import StandingClock
 
 pytestmark = pytest.mark.timeout(45)
 """A stop that loses a task waits for ever on a clock that stands."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.worker.remote_dispatcher import breather
+from stepfast.worker.remote_dispatcher import backoff_pause
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from stepfast.worker.remote_dispatcher import breather
 def test_it_rests_by_what_looking_costs_but_never_for_longer_than_a_sweep(
     looked: float, moved: bool, seconds: float
 ) -> None:
-    assert breather(0.05, looked, moved, 5.0) == pytest.approx(seconds)
+    assert backoff_pause(0.05, looked, moved, 5.0) == pytest.approx(seconds)
 
 
 def test_a_pace_slower_than_a_sweep_is_kept() -> None:
-    assert breather(9.0, 0.001, False, 5.0) == 9.0
+    assert backoff_pause(9.0, 0.001, False, 5.0) == 9.0

@@ -10,9 +10,9 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.model.records import Batch, BeatAnswer, FlushAnswer
-from stepfast.worker.failover_check import Doubts
+from stepfast.worker.failover_check import UnverifiedWrites
 from stepfast.worker.threads import REAL
-from stepfast.worker.worker import Duties
+from stepfast.worker.worker import WorkerRuntime
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.waiting import reached
 
@@ -26,23 +26,23 @@ class Memory:
 
 def test_what_is_not_held_any_more_is_not_doubted_for_ever() -> None:
     held: dict[str, Any] = {"kept": Memory(), "lost": Memory(), "claimed anew": Memory()}
-    doubts = Doubts(REAL, lambda: held)
-    doubts.broke()
+    unverified = UnverifiedWrites(REAL, lambda: held)
+    unverified.broke()
     del held["lost"]
     held["claimed anew"] = Memory()  # what was doubted of the claim before says nothing of this one
-    doubts.forget_unheld()
-    assert doubts.open == {"kept": held["kept"]}
+    unverified.forget_unheld()
+    assert unverified.open == {"kept": held["kept"]}
 
 
 def test_a_refused_word_of_an_older_claim_ends_no_doubt_about_the_newer() -> None:
-    doubts, batch = Doubts(REAL, lambda: {"run": Memory()}), Batch()
+    unverified, batch = UnverifiedWrites(REAL, lambda: {"run": Memory()}), Batch()
     batch.claims["run"] = 1
-    doubts.broke()
-    doubts.asking()
-    doubts.compared(batch, FlushAnswer(1, lost={"run"}))
-    assert "run" in doubts.open
-    doubts.compared(batch, FlushAnswer(1))
-    assert "run" not in doubts.open
+    unverified.broke()
+    unverified.asking()
+    unverified.compared(batch, FlushAnswer(1, lost={"run"}))
+    assert "run" in unverified.open
+    unverified.compared(batch, FlushAnswer(1))
+    assert "run" not in unverified.open
 
 
 @pytest.mark.parametrize("how", ["refused", "declared dead"])
@@ -72,12 +72,12 @@ async def test_a_doubted_run_that_is_lost_leaves_nothing_behind() -> None:
         await eventually(lambda: gate.arrivals == 1)
         worker.duties.claimer.stopped = True  # it is not to come back here, which would end the doubt
         worker.duties._connection_broke()
-        assert run.id in worker.duties.doubts.open
+        assert run.id in worker.duties.unverified.open
         worker.duties.executor.lose(run.id)
-        await eventually(lambda: not worker.duties.doubts.open)
+        await eventually(lambda: not worker.duties.unverified.open)
 
 
-async def leave_slowly(meanwhile: Callable[[Duties, str], object]) -> bool:
+async def leave_slowly(meanwhile: Callable[[WorkerRuntime, str], object]) -> bool:
     """Whether the records of a run are remembered that has gone to wait, its handler coming to its end only after
     something has happened meanwhile."""
     app, gate = Stepfast("sqlite://"), Gate()
@@ -114,7 +114,7 @@ async def test_a_run_that_is_doubted_when_its_handler_ends_is_not_remembered() -
 async def test_a_run_that_was_lost_before_its_handler_ends_is_not_remembered() -> None:
     """Nobody holds it, so a break in between casts no doubt upon it."""
 
-    def lose_it_first(duties: Duties, run_id: str) -> None:
+    def lose_it_first(duties: WorkerRuntime, run_id: str) -> None:
         duties.executor.lose(run_id)
         duties._connection_broke()
 

@@ -11,9 +11,9 @@ from stepfast.errors import DatabaseUnavailable
 from stepfast.model.graph import DagStep, Graph
 from stepfast.model.records import Claimed
 from stepfast.model.rows import DagOutputs
-from stepfast.worker.dag_cache import Graphs
+from stepfast.worker.dag_cache import DagCache
 from tests.support.engine import PATIENCE, Gate
-from tests.support.kit import make_kit
+from tests.support.worker_context import make_kit
 
 GRAPH = Graph([DagStep("a"), DagStep("b", ("a",)), DagStep("c", ("b",))])
 STEP_C = Claimed(
@@ -45,7 +45,7 @@ class Store:
         return {dag_id: DagOutputs("null", 1, [output for output in outputs if output[3] >= since])}
 
 
-async def known_to(graphs: Graphs) -> list[str]:
+async def known_to(graphs: DagCache) -> list[str]:
     """The steps whose outputs the last step would see."""
     view = await asyncio.wait_for(graphs.view("dag", STEP_C), PATIENCE)
     assert view is not None
@@ -54,7 +54,7 @@ async def known_to(graphs: Graphs) -> list[str]:
 
 async def test_what_is_known_is_not_asked_for_again() -> None:
     store = Store()
-    graphs = Graphs(make_kit(store))
+    graphs = DagCache(make_kit(store))
     assert await known_to(graphs) == ["a", "b"]
     assert await known_to(graphs) == ["a", "b"]
     assert store.asked == [0, 200]
@@ -64,7 +64,7 @@ async def test_what_is_known_is_not_asked_for_again() -> None:
 async def test_outputs_forgotten_while_newer_ones_are_asked_for_are_asked_for_too(lost: bool) -> None:
     """A connection breaks meanwhile. The newer ones alone, taken for all, would hide the older from later steps."""
     store = Store()
-    graphs = Graphs(make_kit(store))
+    graphs = DagCache(make_kit(store))
     await known_to(graphs)
     store.gate, store.lost = Gate(), lost
     question = asyncio.create_task(known_to(graphs))

@@ -246,10 +246,10 @@ async def test_of_two_new_ids_only_the_last_begins_to_claim(make_app: MakeApp, t
         first.release()
         for _ in range(20):
             await asyncio.sleep(0)
-        assert (duties.claimer.paused, worker._kit.me.registered) == (True, False)
+        assert (duties.claimer.paused, worker._context.me.registered) == (True, False)
         second.release()
         await eventually(lambda: not duties.claimer.paused)
-        assert worker._kit.me.registered and worker.id in map(str, await tables.workers())
+        assert worker._context.me.registered and worker.id in map(str, await tables.workers())
     await app.close()
 
 

@@ -10,11 +10,11 @@ from stepfast import RunNotFound, Stepfast
 from stepfast.model.retention import Keep, Weight
 from stepfast.settings import Settings
 from stepfast.worker import pruner
-from stepfast.worker.pruner import Janitor, RemovalPace
+from stepfast.worker.pruner import Pruner, RemovalPace
 from stepfast.worker.threads import REAL
 from tests.store.scene import DAY, Rows
 from tests.support.engine import PATIENCE, eventually
-from tests.support.kit import make_kit
+from tests.support.worker_context import make_kit
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted
 
@@ -68,7 +68,7 @@ async def _left(app: Stepfast, count: int) -> bool:
 
 
 async def test_runs_are_kept_for_ever_where_the_settings_say_so(make_app: MakeApp) -> None:
-    kept = Janitor(make_kit(retention=None, retention_failed=None))
+    kept = Pruner(make_kit(retention=None, retention_failed=None))
     await kept.run()  # it ends at once: nobody is asked, for there is no store
 
 
@@ -93,7 +93,7 @@ async def test_it_walks_over_the_oldest_once_and_then_goes_on_from_there(
     for run_id in ended:
         await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", run_id)
     looks = Counted(store, "ended_page")
-    janitor = Janitor(make_kit(store))
+    janitor = Pruner(make_kit(store))
     assert await janitor.look() == len(ended)
     first = len(looks)
     assert first >= 6
@@ -161,7 +161,7 @@ async def test_large_families_go_in_portions(
             "some went as its kin"
         )
     else:
-        assert await Janitor(make_kit(store)).look() == 6
+        assert await Pruner(make_kit(store)).look() == 6
     assert len(transactions) >= 3
     assert await rows.fetch("SELECT 1 FROM [steps]") == []
     await rows.close()

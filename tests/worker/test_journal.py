@@ -15,11 +15,11 @@ from stepfast.errors import DatabaseRefused, LeaseLost
 from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
-from stepfast.worker.failover_check import Doubts
+from stepfast.worker.failover_check import UnverifiedWrites
 from stepfast.worker.journal import Journal
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
-from tests.support.kit import make_kit
 from tests.support.proxy import SUSPENDED_TAG, Proxy, Swallow
+from tests.support.worker_context import make_kit
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, HeldReply, only_postgres, wrap
 from tests.worker.tables import Tables
@@ -161,8 +161,8 @@ class Nobody:
 
 
 def make_journal(paper: PaperStore, **settings: Any) -> Journal:
-    kit = make_kit(paper, **settings)
-    return Journal(kit, Doubts(kit.clock, dict), Nobody())
+    context = make_kit(paper, **settings)
+    return Journal(context, UnverifiedWrites(context.clock, dict), Nobody())
 
 
 async def test_a_lonely_record_leaves_at_once(paper: PaperStore) -> None:
@@ -263,9 +263,9 @@ class Memory:
 
 async def test_a_run_that_has_left_is_doubted_until_all_of_it_is_written(paper: PaperStore) -> None:
     """A connection may break between two flushes: what the second one writes must be compared too."""
-    kit, run = make_kit(paper), Memory()
-    doubts = Doubts(kit.clock, lambda: journal.left)
-    journal = Journal(kit, doubts, Nobody())
+    context, run = make_kit(paper), Memory()
+    unverified = UnverifiedWrites(context.clock, lambda: journal.left)
+    journal = Journal(context, unverified, Nobody())
     task = asyncio.create_task(journal.run())
     first, second = (entry(number)._replace(run_id="run") for number in range(2))
     paper.open.clear()
@@ -276,8 +276,8 @@ async def test_a_run_that_has_left_is_doubted_until_all_of_it_is_written(paper: 
     paper.hold_next()
     await eventually(lambda: len(paper.flushes) == 2)
     assert journal.left == {"run": run}
-    doubts.broke()
-    assert "run" in doubts.open
+    unverified.broke()
+    assert "run" in unverified.open
     paper.open.set()
     await asyncio.gather(*receipts)
     await eventually(lambda: not journal.left)

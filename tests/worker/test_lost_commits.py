@@ -203,7 +203,7 @@ async def test_a_run_whose_handler_ends_after_the_break_is_read_anew(
         await gate.reached()
         await reached(run, "waiting")
         await server.lose("DELETE FROM [steps]")
-        await eventually(lambda: run.id in worker.duties.doubts.open)
+        await eventually(lambda: run.id in worker.duties.unverified.open)
         # As if all of them had been noticed to be broken by now: one that is noticed later would be heeded then.
         store.breaks.unsubscribe(worker.duties._connection_broke)
         gate.open()

@@ -462,7 +462,7 @@ async def test_mail_that_is_left_with_a_chain_is_found_by_its_runs(connection: A
         went_on = "UPDATE stepfast.runs SET reason = 'continued', output = $2 WHERE id = $1"
         await connection.execute(went_on, first, f'"{last}"')
         assert len(await connection.fetch(statements["undelivered_of"], first)) == 1
-        for name, argument in {"undelivered_of": first, "heirs": [first]}.items():
+        for name, argument in {"undelivered_of": first, "continuations": [first]}.items():
             rows, pages = await looked_at(connection, statements[name], argument)
             assert rows <= 10, name
             assert pages <= 40, name

@@ -27,7 +27,7 @@ from ..filters import ListKeywords
 from ..model import status as statuses
 from ..model.urls import parse_url
 from ..monitoring import text as monitoring_text
-from ..monitoring.unreadable import Candid, Lenient, Sealed
+from ..monitoring.unreadable import SafeCodec, TolerantPayloads, UnreadablePayload
 from ..runtime import unnamed
 from ..store import Store, open_store
 from .app_loader import load_app
@@ -128,7 +128,7 @@ class Session:
             self.json or json,
         )
 
-    def application(self, codec: Sealed | None = None) -> Stepfast:
+    def application(self, codec: UnreadablePayload | None = None) -> Stepfast:
         """The code's application, with what was said on the command line put in place of what it says; or one without
         code, which never makes tables by itself."""
         if self.url is not None:
@@ -143,7 +143,7 @@ class Session:
     async def writing(self) -> AsyncIterator[Stepfast]:
         """An application that starts or changes runs; with its code it makes its tables as it would by itself."""
         app = self.application()
-        Candid.around(app._payloads)
+        SafeCodec.around(app._payloads)
         if self.code is None:
             _refuse_absent_file(app)
         _warn_if_unnamed(app)
@@ -158,8 +158,8 @@ class Session:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Stepfast]:
         """An application that only looks: it makes neither tables nor files."""
-        app = self.application(codec=Sealed())
-        Candid.around(app._payloads)
+        app = self.application(codec=UnreadablePayload())
+        SafeCodec.around(app._payloads)
         app.redirect(auto_migrate=False)
         _refuse_absent_file(app)
         _warn_if_unnamed(app)
@@ -172,7 +172,7 @@ class Session:
         shown."""
         async with self.reading() as app:
             shown = copy.copy(app)
-            shown._payloads = Lenient.like(app._payloads)
+            shown._payloads = TolerantPayloads.like(app._payloads)
             yield shown
 
     @contextlib.asynccontextmanager
@@ -180,10 +180,10 @@ class Session:
         """An application that looks and acts, and makes neither tables nor files. Without the code, what passed through
         a codec is shown as not readable."""
         app = self.application()
-        Candid.around(app._payloads)
+        SafeCodec.around(app._payloads)
         app.redirect(auto_migrate=False)
         if self.code is None:
-            app._payloads.stand_in = Sealed()
+            app._payloads.stand_in = UnreadablePayload()
         _refuse_absent_file(app)
         _warn_if_unnamed(app)
         async with _closing(app):

@@ -23,7 +23,7 @@ from ..telemetry import Metrics
 from ..telemetry.health import LOOPBACK, HealthPort
 from ..telemetry.multiprocess import ReportingWire, wire_to_parent
 from ..worker import Worker
-from ..worker.shutdown import work_until_told
+from ..worker.shutdown import run_until_signal
 from .app_loader import load_named
 from .command import CHILD_URL, Session, option, time_option
 from .exit_codes import INTERRUPTED
@@ -112,7 +112,7 @@ async def _work(app: Stepfast, watch: contextlib.AbstractAsyncContextManager[obj
     try:
         async with watch:
             worker = await app._make_worker(**options)
-            await work_until_told(worker, Notices().tell)
+            await run_until_signal(worker, Notices().tell)
     finally:
         # Whatever comes now comes too late to change anything, and must not spoil the exit.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -202,7 +202,7 @@ def remote_worker(
 
 async def _serve(worker: RemoteWorker) -> None:
     try:
-        await work_until_told(worker, Notices("task").tell)
+        await run_until_signal(worker, Notices("task").tell)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..app import Stepfast
-from ..carrying import begun_elsewhere
+from ..carrying import started_remote_steps
 from ..errors import RunNotFound
 from ..info import Activity, Executors, RunInfo, StepInfo, activity_info, run_info, with_claims
 from ..model import status
@@ -96,7 +96,7 @@ async def read_history(
     info = run_info(row, look._payloads)
     steps = await handle._told(row, records, first=after is None)
     if status.WAITING_REMOTE in (info.waiting_for or "") and after is None:
-        steps = with_claims(steps, await begun_elsewhere(look, handle.id))
+        steps = with_claims(steps, await started_remote_steps(look, handle.id))
     tries = await _tries(look, info.id, steps, after)
     arguments = [look._payloads.plain(record.arguments, record.format, "arguments") for record in records]
     return History(info, row.dag_id, steps, sizes, arguments, tries, after, more, largest)

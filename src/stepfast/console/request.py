@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from ..app import Stepfast
 from ..monitoring.changes import TabPace, asked_so_far, end_news, onlooker
 from ..monitoring.queue_stats import Hour
-from ..monitoring.unreadable import Lenient
+from ..monitoring.unreadable import TolerantPayloads
 from ..store.readonly import Remembered
 from .addresses import base_of
 from .bulk_jobs import Jobs
@@ -132,7 +132,7 @@ class Desk:
     def __init__(self, app: Stepfast, rule: Rule | None, read_only: bool) -> None:
         self.app = app
         self.look = onlooker(app)
-        self.look._payloads = Lenient.like(app._payloads)
+        self.look._payloads = TolerantPayloads.like(app._payloads)
         """The same application for pages: it only reads, and its questions are bounded and shared by all tabs."""
         self.rule = rule
         """What is hidden of payloads; None: nothing."""

@@ -151,15 +151,15 @@ class ResultCall(DurableCall[O]):
         if mail is not None:
             return mail
         if outcome.status != status.COMPLETED:
-            if await execution.recorder.errands.retry(outcome.id):
+            if await execution.recorder.queries.retry(outcome.id):
                 return None
-            outcome = await execution.recorder.errands.outcome(outcome.id)
+            outcome = await execution.recorder.queries.outcome(outcome.id)
         return None if outcome is None else _as_mail(execution.run_id, run_id, outcome)
 
     async def _last_outcome(self, run_id: str) -> Outcome | None:
         """How it ended; a child that goes on as another has not."""
         while True:
-            outcome = await self._execution.recorder.errands.outcome(run_id)
+            outcome = await self._execution.recorder.queries.outcome(run_id)
             if outcome is None or outcome.reason != status.REASON_CONTINUED:
                 return outcome
             run_id = msgspec.json.decode(outcome.output or "null")
@@ -232,7 +232,7 @@ async def new_child(
         )
     execution = call._execution
     parent = Parent(execution.run_id, call.branch, call.position, child.run_id)
-    runs, child.output_type = await execution.recorder.errands.new_child(workflow, input, options, parent)
+    runs, child.output_type = await execution.recorder.queries.new_child(workflow, input, options, parent)
     if execution.recorder.observers is not None:
         child_starts(execution.recorder.observers, execution, runs)
     return runs

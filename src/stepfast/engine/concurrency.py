@@ -191,7 +191,7 @@ async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
         execution.check_rest_soon()
 
 
-class Party:
+class JoinGuard:
     """The calls that a branch waits for: all of them, or only so many. The one that ends the wait hands over before it
     is gone: until the branch goes on, the run must not look as if it only waited."""
 
@@ -215,7 +215,7 @@ class Party:
             self._execution.check_rest_soon()
 
 
-def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: Party) -> asyncio.Task[T]:
+def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: JoinGuard) -> asyncio.Task[T]:
     """A task that ends with its run. It is at work from now on, not only when the loop comes to it: until then another
     that waits must not take the run for one in which all wait."""
 
@@ -240,7 +240,7 @@ def _has_begun(execution: Execution) -> None:
 
 async def finish_all(execution: Execution, cursor: Cursor, works: list[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Do all of them at once: their results or errors, in order."""
-    party = Party(execution, len(works))
+    party = JoinGuard(execution, len(works))
     tasks = [spawn(execution, work, party) for work in works]
     execution.wait_for_others(cursor)
     try:
@@ -402,7 +402,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             self._close_losers(winner)
             await self._record_winner(winner)
             return await self._was_won_by(winner)
-        race, party = Race(self), Party(self._execution, 1)
+        race, party = Race(self), JoinGuard(self._execution, 1)
         tasks = {name: self._send_off(call, race, party) for name, call in self._runners.items()}
         by_call = {call: tasks[name] for name, call in self._runners.items()}
         await self._watch(by_call, race, party)
@@ -452,7 +452,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
                 now = execution.database_now()
                 execution.note_record(as_given_up(record, execution.run_id, execution.claim, execution.seq, now))
 
-    def _send_off(self, call: DurableCall[Any], race: Race, party: Party) -> asyncio.Task[Any]:
+    def _send_off(self, call: DurableCall[Any], race: Race, party: JoinGuard) -> asyncio.Task[Any]:
         call.race = race
 
         async def run() -> Any:
@@ -463,7 +463,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
 
         return spawn(self._execution, run(), party)
 
-    async def _watch(self, tasks: dict[DurableCall[Any], asyncio.Task[Any]], race: Race, party: Party) -> None:
+    async def _watch(self, tasks: dict[DurableCall[Any], asyncio.Task[Any]], race: Race, party: JoinGuard) -> None:
         """Until one has won and is done, and the others have stopped. One that has won goes on, even if another is done
         before it: it may be recording what it took."""
         execution = self._execution

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 
-def must_go_on_first(execution: Execution) -> bool:
+def must_record_first(execution: Execution) -> bool:
     """Whether the run is to be cancelled, but has to come to a new record first."""
     return execution.asked == status.ASK_CANCEL and owes_record(execution)
 
@@ -30,24 +30,24 @@ def owes_record(execution: Execution) -> bool:
     )
 
 
-async def heed(execution: Execution) -> None:
+async def apply_pending_request(execution: Execution) -> None:
     """Between two steps: do what an operator asks, as soon as no other step is being executed."""
-    if not must_go_on_first(execution):
-        await heed_now(execution)
+    if not must_record_first(execution):
+        await apply_pending_request_now(execution)
 
 
-async def heed_now(execution: Execution) -> None:
+async def apply_pending_request_now(execution: Execution) -> None:
     """Do what an operator asks, even if the run had to come to a record first. The code that calls this does not go
     on."""
     if execution.at_work == 0:
-        obey(execution)
+        leave_as_requested(execution)
     if execution.closed is None:
         await asyncio.get_running_loop().create_future()  # until the last step in flight is recorded
     assert execution.closed is not None
     raise execution.closed
 
 
-def obey(execution: Execution) -> None:
+def leave_as_requested(execution: Execution) -> None:
     """An operator's wish is carried out: the run leaves this worker."""
     if execution.closed is not None or execution.parting is not None:
         return

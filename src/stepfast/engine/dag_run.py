@@ -17,7 +17,7 @@ from ..model.graph import DagStep, Graph
 from ..model.rows import DagStepRow
 from .compensation import call_undo, undo_cursor
 from .concurrency import finish_all, run_branch
-from .control import obey
+from .control import leave_as_requested
 from .dag import Dag, DagContext, DagStepWorkflow, DagView
 from .execution import Execution
 from .observers import ids_of
@@ -48,7 +48,7 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
         to_undo(execution.view.graph, dag_steps) or failed_within(execution, dag_steps)
     )
     if execution.asked == status.ASK_CANCEL:
-        obey(execution)
+        leave_as_requested(execution)
         raise execution.closed or AttemptEnded("the dag run is cancelled")
     if not dag_steps:
         raise DagFailed(StepfastError(f"dag run {execution.run_id} has no steps"), status.REASON_CODE)
@@ -62,7 +62,7 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
 async def _steps_of(execution: Execution) -> list[DagStepRow]:
     """The steps of the run that its graph has; what else names the run is none of it."""
     assert execution.view is not None
-    found, known = await execution.recorder.errands.dag_steps(execution.run_id), execution.view.graph.dag_steps
+    found, known = await execution.recorder.queries.dag_steps(execution.run_id), execution.view.graph.dag_steps
     return [dag_step for dag_step in found if dag_step.name in known] if known else found
 
 
@@ -82,7 +82,7 @@ async def _leave_to_others(execution: Execution, dag: Dag, dag_steps: list[DagSt
     version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, dag_steps)
     if not gone or version == dag.version:
         return
-    if any(peer.workflows[dag.name] == version for peer in await recorder.errands.peers(dag.name)):
+    if any(peer.workflows[dag.name] == version for peer in await recorder.queries.peers(dag.name)):
         told = "run %s: other code that still runs has the undo of %r"
         recorder.logger.warning(told, execution.run_id, gone[0], extra=ids_of(execution, gone[0]))
         pause = int(recorder.settings.poll_interval * 1000)

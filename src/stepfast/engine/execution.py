@@ -13,11 +13,17 @@ from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from . import outcomes
 from .call import DurableCall, UnplacedCall
-from .control import heed, heed_now, must_go_on_first, obey, owes_record
-from .history import UNDO, Cursor, History, Holds, Ledger, Trail
+from .control import (
+    apply_pending_request,
+    apply_pending_request_now,
+    leave_as_requested,
+    must_record_first,
+    owes_record,
+)
+from .history import UNDO, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
 from .step import STEP
-from .waits import Inbox, Waits
+from .waits import RunMailbox, Waits
 from .workflow import Workflow
 
 if TYPE_CHECKING:
@@ -74,8 +80,8 @@ class Execution:
     """That entry, where there are observers: they hear of it when the run has left."""
     left_told = False
     """Whether observers have heard how this claim ended."""
-    _trail: Trail | None = None
-    _inbox: Inbox | None = None
+    _trail: AttemptHistory | None = None
+    _inbox: RunMailbox | None = None
     _waits: Waits | None = None
     _holds: Holds | None = None
 
@@ -149,10 +155,10 @@ class Execution:
         return None if self.view is None else self.view.graph
 
     @property
-    def inbox(self) -> Inbox:
+    def inbox(self) -> RunMailbox:
         """The mail of the run, made when first needed."""
         if self._inbox is None:
-            self._inbox = Inbox(self.claimed.wakes, self.claimed.ends)
+            self._inbox = RunMailbox(self.claimed.wakes, self.claimed.ends)
         return self._inbox
 
     def database_now(self) -> int:
@@ -276,11 +282,11 @@ class Execution:
         finally:
             self.at_work -= 1
         if now is None:
-            await heed_now(self)
+            await apply_pending_request_now(self)
         assert now is not None
         self.ledger.add(done, now)
         if self.asked is not None:
-            await heed(self)
+            await apply_pending_request(self)
         return now
 
     def stop_if_late(self) -> None:
@@ -323,10 +329,10 @@ class Execution:
         self.history.leave_out(branch)
 
     @property
-    def trail(self) -> Trail:
+    def trail(self) -> AttemptHistory:
         """What its code took and gave up; made when first needed."""
         if self._trail is None:
-            self._trail = Trail(self.taken, self.history.records)
+            self._trail = AttemptHistory(self.taken, self.history.records)
         return self._trail
 
     @property
@@ -406,8 +412,8 @@ class Execution:
     def suspend(self, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0) -> None:
         """Give the slot back until the wait is over. Who is to be cancelled, and went on only to see whether something
         was left to record, has come to the end of it."""
-        if self.closed is None and must_go_on_first(self):
-            obey(self)
+        if self.closed is None and must_record_first(self):
+            leave_as_requested(self)
         elif self.closed is None:
             self.leave(outcomes.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))

@@ -371,7 +371,7 @@ class GivenUp(NamedTuple):
     """The address of the race that it lost: as long as that is on record, so is this."""
 
 
-class Trail:
+class AttemptHistory:
     """Made when a call is given up, or an attempt fails: most have no need of it."""
 
     def __init__(self, taken: Sequence[Address], records: Mapping[Address, StepRecord]) -> None:

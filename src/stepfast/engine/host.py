@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from ..model.ids import new_id
 from ..model.payload import Payloads
 from ..model.records import Entry, NewRun, Parent, StepDone, StepRecord, WorkerInfo
-from ..model.remote_steps import Way
+from ..model.remote_steps import DispatchRoute
 from ..model.rows import DagStepRow, Outcome
 from ..model.status import ASK_CANCEL
 from ..settings import Settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .history import Cursor
     from .observers import Observers
     from .step import StepCall
-    from .waits import MailAnswer, MailReader
+    from .waits import MailAnswer, MailboxReader
 
 
 current_execution: ContextVar[Execution | None] = ContextVar("stepfast_execution", default=None)
@@ -341,7 +341,7 @@ def wake_all(loop: asyncio.AbstractEventLoop, kept: Iterator[Promise[Any]]) -> N
         raise
 
 
-class Errands:
+class StoreQueries:
     """What a run asks of the database beside its journal."""
 
     def new_child(
@@ -370,10 +370,10 @@ class Errands:
         """The other living workers that know a workflow."""
         never()
 
-    way: Way | None = None
+    way: DispatchRoute | None = None
     """How remote steps go out, once that is known."""
 
-    async def find_way(self) -> Way:
+    async def find_way(self) -> DispatchRoute:
         """Open the transport of remote steps; ConfigurationError if there is none."""
         never()
 
@@ -400,7 +400,7 @@ class Errands:
 class Recorder:
     """Where an execution runs. Made within the event loop that its code runs in."""
 
-    errands = Errands()
+    queries = StoreQueries()
     observers: Observers | None = None
     """Who is told what happens to runs, if anybody is."""
     step_observers: Observers | None = None
@@ -426,11 +426,11 @@ class Recorder:
         """Run a blocking call in a thread for steps, with the caller's context variables."""
         never()
 
-    def look(self, reader: MailReader) -> asyncio.Future[MailAnswer]:
+    def look(self, reader: MailboxReader) -> asyncio.Future[MailAnswer]:
         """What is in the mailbox of a run."""
         never()
 
-    def watch(self, reader: MailReader) -> None:
+    def watch(self, reader: MailboxReader) -> None:
         """From now on tell this reader whenever there may be something new in the mailbox of its run."""
         never()
 

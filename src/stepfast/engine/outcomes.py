@@ -29,7 +29,7 @@ from ..model.transitions.operator import may_have_acted
 from ..settings import FORMAT
 
 
-class Account(Protocol):
+class RecordedSoFar(Protocol):
     """What is recorded of a run, as far as its end depends on it."""
 
     @property
@@ -51,7 +51,7 @@ class Account(Protocol):
         ...
 
 
-class Leaver(Protocol):
+class LeavingRun(Protocol):
     """A run that leaves, as far as its end depends on it."""
 
     run_id: str
@@ -65,7 +65,7 @@ class Leaver(Protocol):
         ...
 
     @property
-    def ledger(self) -> Account:
+    def ledger(self) -> RecordedSoFar:
         """What is recorded of it."""
         ...
 
@@ -99,17 +99,17 @@ def judge(
 # -- it has come to its end -----------------------------------------------------------------------------------------
 
 
-def completed(run: Leaver, output: str, format_: int) -> Transition:
+def completed(run: LeavingRun, output: str, format_: int) -> Transition:
     """The code of the run returned a result."""
     return Transition(run.run_id, run.claim, status.COMPLETED, output=output, format=format_)
 
 
-def skipped(run: Leaver) -> Transition:
+def skipped(run: LeavingRun) -> Transition:
     """The step of a dag run is not to be done."""
     return Transition(run.run_id, run.claim, status.SKIPPED)
 
 
-def continued(run: Leaver, successor: NewRun) -> Transition:
+def continued(run: LeavingRun, successor: NewRun) -> Transition:
     """The run ends, and goes on as another."""
     return Transition(
         run.run_id,
@@ -122,7 +122,7 @@ def continued(run: Leaver, successor: NewRun) -> Transition:
     )
 
 
-def failed(run: Leaver, error: str, reason: str, cause: BaseException | None, format_: int) -> Transition:
+def failed(run: LeavingRun, error: str, reason: str, cause: BaseException | None, format_: int) -> Transition:
     """There is no further attempt. What was done is undone first, if the code is to blame and says how. What a claim
     recorded by code that diverges does not stay."""
     undo = reason not in status.UNDONE_BY_CANCEL and not run.claimed.undoing and run.ledger.has_undos()
@@ -139,7 +139,7 @@ def failed(run: Leaver, error: str, reason: str, cause: BaseException | None, fo
     )
 
 
-def cancelled(run: Leaver) -> Transition:
+def cancelled(run: LeavingRun) -> Transition:
     """Somebody cancelled it: that is its end, or the beginning of its undoing."""
     undo, claimed = run.ledger.has_undos(), run.claimed
     error = None
@@ -157,12 +157,12 @@ def cancelled(run: Leaver) -> Transition:
     )
 
 
-def undone(run: Leaver, format_: int) -> Transition:
+def undone(run: LeavingRun, format_: int) -> Transition:
     """Every undo was called. The run keeps the error that it had ended with."""
     return Transition(run.run_id, run.claim, status.COMPENSATED, recorded=run.ledger.recorded, format=format_)
 
 
-def undo_failed(run: Leaver, error: str, format_: int) -> Transition:
+def undo_failed(run: LeavingRun, error: str, format_: int) -> Transition:
     """Every undo was called, and one of them failed."""
     return Transition(
         run.run_id,
@@ -175,7 +175,7 @@ def undo_failed(run: Leaver, error: str, format_: int) -> Transition:
     )
 
 
-def broken(run: Leaver, error: str | None, format_: int) -> Transition:
+def broken(run: LeavingRun, error: str | None, format_: int) -> Transition:
     """The outcome of a run cannot be recorded, or the engine itself could not make it: the run ends, and says so."""
     return Transition(run.run_id, run.claim, status.FAILED, reason=status.REASON_CODE, error=error, format=format_)
 
@@ -183,7 +183,7 @@ def broken(run: Leaver, error: str | None, format_: int) -> Transition:
 # -- it will come back ----------------------------------------------------------------------------------------------
 
 
-def next_attempt(run: Leaver, error: str, delay: float, cause: BaseException | None, format_: int) -> Transition:
+def next_attempt(run: LeavingRun, error: str, delay: float, cause: BaseException | None, format_: int) -> Transition:
     """The attempt failed, and there will be another after so many seconds."""
     return Transition(
         run.run_id,
@@ -200,7 +200,7 @@ def next_attempt(run: Leaver, error: str, delay: float, cause: BaseException | N
 
 
 def waiting(
-    run: Leaver, wakes: int, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0
+    run: LeavingRun, wakes: int, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0
 ) -> Transition:
     """Everything in it waits: it gives its slot back until then."""
     return Transition(
@@ -216,23 +216,23 @@ def waiting(
     )
 
 
-def waits_for_graph(run: Leaver, due_at: int) -> Transition:
+def waits_for_graph(run: LeavingRun, due_at: int) -> Transition:
     """What follows from the end of a step is in its graph; one whose graph is not stored cannot end."""
     return Transition(run.run_id, run.claim, status.WAITING, due_at=due_at, waiting_for=status.WAITING_GRAPH)
 
 
-def paused(run: Leaver) -> Transition:
+def paused(run: LeavingRun) -> Transition:
     """An operator holds it. With the count of wakes at the claim, whatever was seen since: a resume has taken the wish
     back, and moved it on."""
     return Transition(run.run_id, run.claim, status.PAUSED, wakes=run.claimed.wakes, recorded=run.ledger.recorded)
 
 
-def given_back(run: Leaver) -> Transition:
+def given_back(run: LeavingRun) -> Transition:
     """The worker stops: the run is ready again at once, no attempt is used, nothing has failed."""
     return Transition(run.run_id, run.claim, status.QUEUED, delay_ms=0, recorded=run.ledger.recorded)
 
 
-def left_to_others(run: Leaver, delay: float) -> Transition:
+def left_to_others(run: LeavingRun, delay: float) -> Transition:
     """The code here does not fit; that of other workers may."""
     return Transition(
         run.run_id,
@@ -252,7 +252,7 @@ def caught_by(target: str) -> str:
     return f"{status.REASON_CAUGHT}:{target}"
 
 
-def settle_caught(run: Leaver, outcome: str | None, move: Transition, graph: Graph | None) -> None:
+def settle_caught(run: LeavingRun, outcome: str | None, move: Transition, graph: Graph | None) -> None:
     """Where a caught error leads, once the step has undone what it did itself."""
     claimed = run.claimed
     caught = outcome is not None and outcome.startswith(caught_by(""))
@@ -261,7 +261,7 @@ def settle_caught(run: Leaver, outcome: str | None, move: Transition, graph: Gra
         move.settled = Settled(claimed.dag_id or "", claimed.dag_step, outcome or "", graph)
 
 
-def settle(run: Leaver, move: Transition, graph: Graph | None) -> None:
+def settle(run: LeavingRun, move: Transition, graph: Graph | None) -> None:
     """What the end of a step means to the others; and whether somebody has to hear of the end."""
     claimed = run.claimed
     move.child = claimed.parent_id is not None

@@ -121,7 +121,7 @@ class RemoteCall(DurableCall[T]):
         execution, order = self._execution, self._order
         payloads, settings = execution.recorder.payloads, execution.recorder.settings
         text = payloads.bare(order.input, f"the input of remote step {self.name!r}")
-        way = execution.recorder.errands.way or await execution.recorder.errands.find_way()
+        way = execution.recorder.queries.way or await execution.recorder.queries.find_way()
         plan: dict[str, Any] = {"id": id_} if order.timeout_ms is None else {"id": id_, "for": order.timeout_ms}
         kept = text if settings.record_arguments and payloads.format == FORMAT else None
         entry = self._entry(status.WAITING, msgspec.json.encode(plan).decode(), arguments=kept, format_=FORMAT)
@@ -142,7 +142,7 @@ class RemoteCall(DurableCall[T]):
         """The remote steps of the run that still come to something: asked once for all calls of it."""
         inbox, execution = self._execution.inbox, self._execution
         if inbox.alive is None:
-            inbox.alive = asyncio.ensure_future(execution.recorder.errands.alive_remote(execution.run_id))
+            inbox.alive = asyncio.ensure_future(execution.recorder.queries.alive_remote(execution.run_id))
         return await asyncio.shield(inbox.alive)
 
     # -- coming back -------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ..model.records import StepDone, StepRecord, ValueSet
 from ..model.stored import read_json
 from ..settings import FORMAT
 from .call import DurableCall, time_given
-from .control import heed
+from .control import apply_pending_request
 from .history import Cursor
 from .host import current_call
 from .step import StepCall, Work, exited
@@ -128,7 +128,7 @@ class UntilCall(StepCall[T]):
     async def _wait_as_before(self) -> None:
         """The run was claimed again, for whatever reason: if not for this check, the check waits on."""
         execution = self._execution
-        kept = await execution.recorder.errands.value(execution.run_id, self._key)
+        kept = await execution.recorder.queries.value(execution.run_id, self._key)
         if kept is None:
             return
         last = msgspec.json.decode(kept, type=Checked)
@@ -160,7 +160,7 @@ class UntilCall(StepCall[T]):
                 self._forgiven = self._calls - 1
                 self._keep()  # now: if the worker dies, the next one must not count them
             if execution.asked is not None:
-                await heed(execution)
+                await apply_pending_request(execution)
             if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
                 await self._wait_for_next()
             result = await self._ask_again()

@@ -11,7 +11,7 @@ from ..cancellation import seen
 from ..errors import DatabaseRefused, LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
-from .control import heed
+from .control import apply_pending_request
 from .history import as_record
 from .step import StepCall, being_cancelled
 
@@ -44,7 +44,7 @@ class TransactionCall(StepCall[T]):
         execution = self._execution
         address = (self.branch, self.position)
         try:
-            return await execution.recorder.errands.transact(
+            return await execution.recorder.queries.transact(
                 execution, address, self._inside, self._record_of, self._timeout
             )
         except asyncio.CancelledError:
@@ -79,7 +79,7 @@ class TransactionCall(StepCall[T]):
         each other: once this entry is committed, either it stands there, or what the transaction committed before."""
         execution, entry = self._execution, self._given_up()
         now = await execution.journal(entry)
-        found = await execution.recorder.errands.outcome_at(execution, (self.branch, self.position))
+        found = await execution.recorder.queries.outcome_at(execution, (self.branch, self.position))
         return found or as_record(entry, now)
 
     async def _record_cancelled(self) -> None:
@@ -87,7 +87,7 @@ class TransactionCall(StepCall[T]):
         if self._record is None or self._record.status != status.CANCELLED:
             await super()._record_cancelled()
         elif self._execution.asked is not None:
-            await heed(self._execution)
+            await apply_pending_request(self._execution)
 
     def _cancelled_itself(self) -> bool:
         """Never: what is on record of it was read when it was given up."""
@@ -107,7 +107,7 @@ class TransactionCall(StepCall[T]):
         execution, record = self._execution, result
         execution.ledger.add(self._as_entry(record), record.completed_at)
         if execution.asked is not None:
-            await heed(execution)
+            await apply_pending_request(execution)
         return self._value(record)
 
     def _as_entry(self, record: StepRecord) -> StepDone:

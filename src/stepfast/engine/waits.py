@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..model import status
 from ..model.records import Look, Mail, Mailbox
 from ..store.store import holds_all
-from .control import must_go_on_first
+from .control import must_record_first
 from .host import CHANCE, TURNS, wake
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MOST_NAMES = 20
 """Names that are looked for, beside those that somebody wants."""
 
 
-class Inbox:
+class RunMailbox:
     """Mail goes to whoever asked for it first; what nobody has asked for yet is kept."""
 
     def __init__(self, wakes: int, ends: int) -> None:
@@ -193,7 +193,7 @@ class MailAnswer(NamedTuple):
     """When the question was asked, by the worker's clock."""
 
 
-class MailReader:
+class MailboxReader:
     """Reads the mailbox of one run. Made when the run first waits for something."""
 
     def __init__(self, execution: Execution, waits: Callable[[], bool]) -> None:
@@ -309,9 +309,9 @@ class Waits:
         self._waited = 0.0
 
     @cached_property
-    def reader(self) -> MailReader:
+    def reader(self) -> MailboxReader:
         """Who reads its mailbox; many runs wait for a time alone, and need none."""
-        return MailReader(self._execution, lambda: bool(self._open))
+        return MailboxReader(self._execution, lambda: bool(self._open))
 
     # -- for those who wait ------------------------------------------------------------------------------------
 
@@ -453,7 +453,7 @@ class Waits:
         due_at = self._earliest()
         if due_at is not None and due_at <= execution.database_now():
             return  # the same for a time. Released, it would be due at once, be claimed, and be released again
-        if must_go_on_first(execution) and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
+        if must_record_first(execution) and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
             return  # whether the step has acted is known after its next try: only then is the run cancelled
         ends = Counter(wait.group or future for future, wait in self._open.items() if wait.by_end)
         awaits = execution.inbox.ends + min(ends.values()) if ends else None

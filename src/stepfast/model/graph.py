@@ -53,7 +53,7 @@ class Settled(NamedTuple):
     graph: Graph
 
 
-class Stood(NamedTuple):
+class DagStepState(NamedTuple):
     """How a step of a dag run came to its end."""
 
     status: str
@@ -69,7 +69,7 @@ class Stood(NamedTuple):
         return self.reason if self.reason is not None and self.reason.startswith("caught:") else self.status
 
 
-class Reopened(NamedTuple):
+class RetriedStep(NamedTuple):
     """A step that a retry of its run opens again."""
 
     ready: bool
@@ -251,11 +251,11 @@ class Graph:
             return "ready"
         return "skip" if met + pending < wanted else "wait"
 
-    def reopened(self, stood: Mapping[str, Stood]) -> dict[str, Reopened] | None:
+    def reopened(self, stood: Mapping[str, DagStepState]) -> dict[str, RetriedStep] | None:
         """What a retry of an ended run opens again: the steps that failed or were cancelled, and those that never began
         because of it, counted anew. What was completed, caught, or skipped for a reason of its own stays. None: what
         one of them did was undone, and so it cannot go on."""
-        found: dict[str, Reopened] = {}
+        found: dict[str, RetriedStep] = {}
         for name in self.order:
             step, before = stood[name], self.dependencies(name)
             pending = sum(other in found for other in before)
@@ -263,11 +263,11 @@ class Graph:
             if is_failure(step.outcome):
                 if step.undone:
                     return None
-                found[name] = Reopened(True, pending, met)
+                found[name] = RetriedStep(True, pending, met)
             elif step.status == "skipped" and not step.begun:
                 goes = self.decide(name, pending, met) if before else "ready"
                 if goes != "skip":
-                    found[name] = Reopened(goes == "ready", pending, met)
+                    found[name] = RetriedStep(goes == "ready", pending, met)
         return found
 
 

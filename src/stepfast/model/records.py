@@ -443,7 +443,7 @@ class Tick(Struct):
     """Milliseconds until the next of them has to be seen to; told on SQLite, for labs."""
 
 
-class Believer(Protocol):
+class HasRecordCount(Protocol):
     """Whoever remembers the records of a run."""
 
     def believed(self) -> int:
@@ -468,7 +468,7 @@ class Tally:
         return 2 * len(self._closed) + len(self._open - self._closed)
 
 
-NO_DOUBTS: Mapping[str, Believer] = MappingProxyType({})
+NO_DOUBTS: Mapping[str, HasRecordCount] = MappingProxyType({})
 
 E = TypeVar("E", StepDone, StepWith, FailedTry, StepRunning, ValueSet, Transition)
 
@@ -484,7 +484,7 @@ class Batch(Struct, gc=False):
     values: list[ValueSet] = field(default_factory=list)
     claims: dict[str, int] = field(default_factory=dict)
     """The claim number each run in the batch is fenced on: one per run."""
-    doubts: Mapping[str, Believer] = NO_DOUBTS
+    unverified: Mapping[str, HasRecordCount] = NO_DOUBTS
     """Runs of which more may be believed than is stored; those in the batch are compared. It changes while the batch is
     under way: whoever writes looks at it when the connection is at hand."""
 
@@ -520,7 +520,7 @@ class Batch(Struct, gc=False):
             kept(self.transitions),
             kept(self.joint),
             kept(self.values),
-            doubts=self.doubts,
+            unverified=self.unverified,
         )
         part.claims = {entry.run_id: entry.claim for entry in part.entries()}
         return part

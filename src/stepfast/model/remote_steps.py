@@ -78,7 +78,7 @@ class Result(NamedTuple):
     created_at: int = 0
 
 
-class Way(NamedTuple):
+class DispatchRoute(NamedTuple):
     """How remote steps go out."""
 
     carrier: str

@@ -52,7 +52,7 @@ class Ended(Struct, gc=False):
     """None: it has no parent, or its parent is gone."""
     before: str | None
     """The run that went on as this one, if it is kept."""
-    heir: str | None
+    continuation: str | None
     """The run that it went on as, if that is kept."""
     origin_id: str | None
     """The run that it continued, or was made from by a retry; kept or not."""
@@ -67,7 +67,7 @@ class Ended(Struct, gc=False):
     @property
     def linked(self) -> bool:
         """Whether it is a link in the middle of a chain."""
-        return self.before is not None and self.heir is not None
+        return self.before is not None and self.continuation is not None
 
 
 def needed_by(run: Ended) -> str | None:
@@ -75,8 +75,8 @@ def needed_by(run: Ended) -> str | None:
     if run.parent_status is not None and run.parent_status not in _OVER:
         goes_on = "may be retried" if run.parent_status in status.TERMINAL else "goes on"
         return f"its parent {run.parent_id} is {run.parent_status} and {goes_on}"
-    if run.heir is not None and run.before is None:
-        return f"it went on as run {run.heir}, which is found by it"
+    if run.continuation is not None and run.before is None:
+        return f"it went on as run {run.continuation}, which is found by it"
     return None
 
 
@@ -88,10 +88,10 @@ def mended(chain_links: Iterable[Ended]) -> list[tuple[str, str, list[str]]]:
     for run in links.values():
         if run.before in links:
             continue  # the one before it follows the chain
-        gone, after = [run.id], str(run.heir)
+        gone, after = [run.id], str(run.continuation)
         while after in links:
             gone.append(after)
-            after = str(links[after].heir)
+            after = str(links[after].continuation)
         joined.append((str(run.before), after, gone))
     return joined
 

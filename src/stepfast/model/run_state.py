@@ -11,7 +11,7 @@ from . import status
 from .records import Lane
 
 
-class Standing(Struct, gc=False):
+class RunState(Struct, gc=False):
     """Where a run stands. The fields up to ``child`` are read from the row, in this order."""
 
     id: str
@@ -113,7 +113,7 @@ class Standing(Struct, gc=False):
 
 _WRITTEN_ONLY = ("output", "output_format", "error")
 
-READ_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Standing) if field.name not in _WRITTEN_ONLY)
+READ_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RunState) if field.name not in _WRITTEN_ONLY)
 """What a store reads of a row, in the order of the fields."""
 
 
@@ -130,7 +130,7 @@ def place_at(now: int, number: int) -> int:
     return now * 1000 + number
 
 
-def written(run: Standing) -> tuple[Any, ...]:
+def written(run: RunState) -> tuple[Any, ...]:
     """The columns that a decision may have changed, in the order of the statement that writes them (``change``)."""
     return (
         run.id, run.status, run.reason, run.waiting_for, run.asked, run.worker is not None, run.claim, run.place,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from ..app import Stepfast
-from ..carrying import begun_elsewhere
+from ..carrying import started_remote_steps
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.history import UNDO
 from ..errors import RunNotFound
@@ -478,7 +478,7 @@ async def steps_of(app: Stepfast, run: RunInfo) -> list[StepInfo]:
     steps = await app.get(run.id).steps()
     if status.WAITING_REMOTE not in (run.waiting_for or ""):
         return steps
-    return with_claims(steps, await begun_elsewhere(app, run.id))
+    return with_claims(steps, await started_remote_steps(app, run.id))
 
 
 async def graph_of(app: Stepfast, run: RunInfo) -> Graph | None:

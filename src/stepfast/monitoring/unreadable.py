@@ -11,7 +11,7 @@ from ..model.payload import Codec, Payloads
 from ..settings import FORMAT
 
 
-class Sealed:
+class UnreadablePayload:
     """Stands in for a codec that only the application's code has: what passed through it is shown as not readable."""
 
     def encode(self, data: bytes, /) -> bytes:
@@ -25,18 +25,18 @@ class Sealed:
 
 def is_sealed(value: object) -> bool:
     """Whether this stands for a value that cannot be read without the code."""
-    return isinstance(value, dict) and value.get("type") == "Sealed" and value.keys() == {"type", "message"}
+    return isinstance(value, dict) and value.get("type") == "UnreadablePayload" and value.keys() == {"type", "message"}
 
 
-class Lenient(Payloads):
+class TolerantPayloads(Payloads):
     """Payloads for those who only look: one that cannot be read does not keep the rest from being shown. The codec may
     not be here, its key may be another one, or somebody wrote into the table by hand."""
 
     @classmethod
-    def like(cls, payloads: Payloads) -> Lenient:
-        """Lenient payloads with the settings and the codec of others."""
+    def like(cls, payloads: Payloads) -> TolerantPayloads:
+        """Tolerant payloads with the settings and the codec of others."""
         made = cls(payloads.settings, payloads._codec, payloads._logger)
-        made.stand_in = payloads.stand_in or Sealed()
+        made.stand_in = payloads.stand_in or UnreadablePayload()
         return made
 
     def decode(self, text: str, type_: Any, format_: int, what: str) -> Any:
@@ -59,7 +59,7 @@ class Lenient(Payloads):
         return raw
 
 
-class Candid:
+class SafeCodec:
     """An application's codec for people at a prompt: whatever it raises becomes a sentence. A worker goes without:
     there a codec that fails costs an attempt, and may do better in the next one."""
 
@@ -95,4 +95,4 @@ class Candid:
 
 
 def _told(why: str) -> bytes:
-    return msgspec.json.encode({"type": "Sealed", "message": why})
+    return msgspec.json.encode({"type": "UnreadablePayload", "message": why})

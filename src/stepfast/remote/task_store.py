@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
-from ..cancellation import insist, requests
+from ..cancellation import raise_if_cancelled, requests
 from ..engine.host import Clock
 from ..errors import ConfigurationError, DatabaseRefused, SchemaError
 from ..settings import Settings
@@ -138,7 +138,7 @@ def translated(meaning: Callable[[Exception], Exception]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        insist(before)
+        raise_if_cancelled(before)
         raise meaning(error) from None
 
 

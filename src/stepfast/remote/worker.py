@@ -16,7 +16,7 @@ from ..model.payload import Payloads
 from ..model.urls import redact
 from ..settings import Settings
 from ..worker.db_retry import dutifully
-from ..worker.shutdown import bounded, ended, to_the_end, work_until_told
+from ..worker.shutdown import bounded, ended, run_until_signal, to_the_end
 from ..worker.threads import REAL, Clockwork
 from .handlers import Handler, Performer, declared
 from .protocol import DEFAULT_PREFIX, LONGEST, ClaimedTask, check_group, check_step_name, ids_of_step
@@ -323,7 +323,7 @@ class RemoteWorker:
 
     async def run(self) -> None:
         """Work until SIGTERM or Ctrl+C. A second signal does not wait for handlers."""
-        await work_until_told(self)
+        await run_until_signal(self)
 
     # -- life ------------------------------------------------------------------------------------------------------
 

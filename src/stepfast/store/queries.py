@@ -43,7 +43,6 @@ from .store import (
     BaseDebounces,
     BaseSchedules,
     BaseStatistics,
-    Carrier,
     Delivery,
     Due,
     Judgement,
@@ -51,6 +50,7 @@ from .store import (
     Key,
     Promotion,
     Reaping,
+    TransportConnection,
 )
 
 
@@ -114,9 +114,9 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         """How the runs ended that have; of the others nothing."""
         return [Outcome(*row) for row in await self._fetch("outcomes", list(ids))]
 
-    async def heir(self, run_id: str) -> str:
+    async def continuation(self, run_id: str) -> str:
         """The last of the runs that one went on as; itself, if it did not."""
-        rows = await self._fetch("heir", run_id)
+        rows = await self._fetch("continuation", run_id)
         return str(rows[0][0]) if rows else run_id
 
     async def run(self, run_id: str) -> RunRow | None:
@@ -332,7 +332,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     # -- remote steps ----------------------------------------------------------------------------------------
 
-    def carry(self, carrier: Carrier) -> None:
+    def carry(self, carrier: TransportConnection) -> None:
         """Only where a transport can be in the same database."""
         raise NotImplementedError
 
@@ -358,7 +358,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Due:
         """The remote steps that somebody has to see to now."""
-        return await self._drive(remote_steps.see_to_due, carrier, joined, sweep_ms, way_ms, limit)
+        return await self._drive(remote_steps.send_due, carrier, joined, sweep_ms, way_ms, limit)
 
     async def judge_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Judgement:
         """Decide what results mean."""

@@ -20,9 +20,9 @@ from ..model.records import (
     Batch,
     Beat,
     BeatAnswer,
-    Believer,
     Claimed,
     FlushAnswer,
+    HasRecordCount,
     Lane,
     Look,
     Mail,
@@ -89,7 +89,7 @@ class Judgement(NamedTuple):
     """Steps that are over but may have a task left, because more than one was sent."""
 
 
-class Carrier(Protocol):
+class TransportConnection(Protocol):
     """A transport of remote steps in the same database: it works in the transaction that is open on a connection."""
 
     async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
@@ -102,7 +102,7 @@ class Carrier(Protocol):
 class RemoteStepStore(Protocol):
     """A database that holds runs with remote steps. It knows nothing of the transport's own tables."""
 
-    def carry(self, carrier: Carrier) -> None:
+    def carry(self, carrier: TransportConnection) -> None:
         """From now on the transport takes part in this store's transactions, because it is in the same database."""
 
     async def remote_steps(self, run_ids: Sequence[str]) -> list[RemoteStep]:
@@ -796,7 +796,7 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         """How the runs ended that have; of the others nothing."""
         ...
 
-    async def heir(self, run_id: str) -> str:
+    async def continuation(self, run_id: str) -> str:
         """The last of the runs that one went on as (``ctx.continue_as``); itself, if it did not."""
         ...
 
@@ -1017,13 +1017,13 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
 
     async def transact(
         self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
+        record: Callable[[Any], StepDone], timeout: float | None, unverified: Mapping[str, HasRecordCount] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """Call a function with a connection inside a transaction, and commit what it did together with the record of
         its result. The fence and the record come last. If the record is there already, made under this claim, it is
-        returned and the function is not called. RecordsVanished if it is one of the ``doubts`` and less is stored of
-        it than is believed. LeaseLost if the run is not this worker's any more; what the
-        function raises undoes everything and is raised."""
+        returned and the function is not called. RecordsVanished if it is one of the ``unverified`` and fewer records are
+        stored than its worker believes. LeaseLost if the run is not this worker's any more; what the function raises
+        undoes everything and is raised."""
         ...
 
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:

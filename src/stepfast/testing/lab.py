@@ -21,7 +21,7 @@ from ..model.records import Tick
 from ..model.rows import Outcome
 from ..registry import Registry
 from ..run import Run
-from ..runtime import Connections, stands_in_everywhere, where_stands_in
+from ..runtime import Connections, override_app, stands_in_everywhere
 from ..settings import Settings
 from ..store import Store
 from ..store.sqlite.store import SqliteStore
@@ -128,7 +128,7 @@ class RestCheck:
 
     def _moves(self, tick: Tick) -> bool:
         """Whether the database has something for the worker to do."""
-        mine = any(self._worker._kit.me.serves(lane) for lane in tick.lanes)
+        mine = any(self._worker._context.me.serves(lane) for lane in tick.lanes)
         fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
         return mine or tick.due or fires or tick.suspects or tick.mail
 
@@ -291,7 +291,7 @@ class Lab:
         self._worker = await self.app._make_worker()
         assert self.app.mortal is not None
         self._mortal = self.app.mortal
-        await asyncio.create_task(self._worker.start(), context=where_stands_in(self._of, self.app))
+        await asyncio.create_task(self._worker.start(), context=override_app(self._of, self.app))
 
     def in_place(self) -> contextlib.AbstractContextManager[None]:
         """``with lab.in_place():`` lets every use of the application in this process reach the lab: by handlers of a

@@ -108,7 +108,7 @@ def kill(worker: Worker) -> None:
     a thread comes to its end, and nobody hears of it."""
     duties = worker.duties
     duties.stopping = duties.claimer.stopped = duties.sweeper.stopped = duties.courier.stopped = True
-    duties.listen_no_more()
+    duties.unsubscribe()
     collector.restore(worker)
     duties.executor.lose_all()
     for task in (*worker._tasks, *duties.chores):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ..engine import outcomes
-from ..engine.control import must_go_on_first, obey
+from ..engine.control import leave_as_requested, must_record_first
 from ..engine.dag import SKIP, DagStepWorkflow, DagView
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
@@ -39,10 +39,10 @@ from ..model.names import CHECKS
 from ..model.records import RUN_ITSELF, FailedTry, StepRecord, Transition, ValueSet
 from ..model.status import DAG, DAG_STEP
 from ..settings import FORMAT
-from .context import Kit
-from .dag_cache import Graphs
+from .context import WorkerContext
+from .dag_cache import DagCache
 from .journal import Journal, Undecidable
-from .queries import Errands
+from .queries import StoreQueries
 from .slots import HandlerThreads, Slots
 
 _EACH = 20
@@ -82,16 +82,16 @@ def given_back_again(run_id: str, claim: int, seq: int, before: int) -> ValueSet
 class Divergence:
     """Decides who goes on with a run that our code does not fit."""
 
-    def __init__(self, kit: Kit, errands: Errands, journal: Journal) -> None:
-        self._logger = kit.logger
-        self._errands = errands
+    def __init__(self, context: WorkerContext, queries: StoreQueries, journal: Journal) -> None:
+        self._logger = context.logger
+        self._queries = queries
         self._journal = journal
 
     async def is_left_to_others(self, execution: Execution) -> bool:
         """Whether it is left to other workers: as long as one lives with the code that recorded last; else for some
         tries, if there are any that would take it, for they may have other code."""
         claimed, workflow = execution.claimed, execution.workflow
-        last, peers = claimed.last_version, await self._errands.peers(workflow.name)
+        last, peers = claimed.last_version, await self._queries.peers(workflow.name)
         if last not in (None, workflow.version) and any(p.workflows[workflow.name] == last for p in peers):
             told = "run %s (%s): recorded by other code that still runs; given back to it"
             self._logger.warning(told, claimed.id, workflow.name, extra=ids_of(execution))
@@ -109,7 +109,7 @@ class Divergence:
 
     async def _given_back(self, execution: Execution) -> int:
         """How often it was given back like this since its newest record."""
-        kept = await self._errands.value(execution.run_id, GIVEN_BACK)
+        kept = await self._queries.value(execution.run_id, GIVEN_BACK)
         return times_given_back(kept, execution.history.last_seq)
 
 
@@ -161,14 +161,14 @@ OVER = AttemptEnded("the attempt is over")
 class Leaving:
     """Whoever has come to an end of a run, by its handler or apart from it, ends it here."""
 
-    def __init__(self, kit: Kit, journal: Journal, graphs: Graphs, slots: Slots) -> None:
-        self._kit = kit
-        self._payloads = kit.payloads
+    def __init__(self, context: WorkerContext, journal: Journal, graphs: DagCache, slots: Slots) -> None:
+        self._context = context
+        self._payloads = context.payloads
         self._journal = journal
         self._graphs = graphs
         self._slots = slots
         self.is_ending = slots.is_ending
-        self.cache = HistoryCache(kit.settings.history_cache)
+        self.cache = HistoryCache(context.settings.history_cache)
         """Records of runs that may come back here."""
 
     async def leave(self, execution: Execution, move: Transition) -> None:
@@ -206,13 +206,13 @@ class Leaving:
 
     def apart(self, execution: Execution, ending: Coroutine[Any, Any, None]) -> None:
         """End a run by a task of its own: nothing that its code left behind knows that task."""
-        execution.main.owner = execution.task = self._kit.clock.task(ending)
+        execution.main.owner = execution.task = self._context.clock.task(ending)
 
     async def _with_graph(self, execution: Execution, move: Transition) -> Transition:
         """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
         if move.status not in status.TERMINAL or await self._graphs.sees(execution):
             return move
-        due = execution.database_now() + int(self._kit.settings.sweep_interval * 1000)
+        due = execution.database_now() + int(self._context.settings.sweep_interval * 1000)
         return outcomes.waits_for_graph(execution, due)
 
     async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
@@ -235,7 +235,7 @@ class Leaving:
             if isinstance(refusal, Undecidable):
                 self._journal.break_by(refusal.__cause__ or refusal)
             told = "run %s: its outcome could not be recorded"
-            self._kit.logger.exception(told, execution.run_id, extra=ids_of(execution))
+            self._context.logger.exception(told, execution.run_id, extra=ids_of(execution))
 
     def has_left(self, execution: Execution) -> None:
         """The run has left by itself already; keep its records if it may come back here."""
@@ -275,7 +275,7 @@ class Leaving:
                 execution.workflow.name,
                 error,
                 None,
-                int((self._kit.clock.now() - execution.began) * 1000),
+                int((self._context.clock.now() - execution.began) * 1000),
                 self._payloads.format,
             )
         )
@@ -286,17 +286,17 @@ class Attempts:
 
     def __init__(
         self,
-        kit: Kit,
+        context: WorkerContext,
         leaving: Leaving,
-        errands: Errands,
-        graphs: Graphs,
+        queries: StoreQueries,
+        graphs: DagCache,
         threads: HandlerThreads,
         divergence: Divergence,
     ) -> None:
-        self._settings, self._payloads, self._logger = kit.settings, kit.payloads, kit.logger
-        self._observers = kit.observers
+        self._settings, self._payloads, self._logger = context.settings, context.payloads, context.logger
+        self._observers = context.observers
         self._leaving = leaving
-        self._errands = errands
+        self._queries = queries
         self._graphs = graphs
         self._threads = threads
         self._divergence = divergence
@@ -351,8 +351,8 @@ class Attempts:
             execution.asked = execution.asked or claimed.asked
         if claimed.undoing:
             return await kind.undo(execution, self._threads.submit)
-        if execution.asked is not None and kind.heeds_first and not must_go_on_first(execution):
-            obey(execution)
+        if execution.asked is not None and kind.heeds_first and not must_record_first(execution):
+            leave_as_requested(execution)
             raise execution.closed or OVER
         return await kind.perform(execution, partial(self._threads.call, execution))
 
@@ -361,7 +361,7 @@ class Attempts:
         that it can be cancelled meanwhile."""
         claimed = execution.claimed
         if not claimed.complete:
-            claimed.records = await self._errands.history(claimed)
+            claimed.records = await self._queries.history(claimed)
             execution.load(claimed.records)
             claimed.complete = True
         if claimed.graph is not None and not await self._graphs.sees(execution):
@@ -402,7 +402,7 @@ class Attempts:
         """Every undo was called. The run keeps the error that it had ended with, unless one of them failed."""
         format_ = self._payloads.format
         if failed:
-            cause = await self._errands.error_of(execution.run_id)
+            cause = await self._queries.error_of(execution.run_id)
             error = decode_error(cause, format_, self._payloads)
             said = f"; the run had ended with {error['type']}: {error['message']}" if cause is not None else ""
             text = encode_error(CompensationFailed("; ".join(failed) + said), self._payloads)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..model.events import ClaimAnswered
 from ..model.records import Claimed, Lane
-from .context import Kit
+from .context import WorkerContext
 
 
 class Questions:
@@ -78,9 +78,9 @@ class Room(Protocol):
 class Claimer:
     """Claims in a loop; rung by whoever knows that there is work or room."""
 
-    def __init__(self, kit: Kit, room: Room) -> None:
-        self._kit = kit
-        self._me = kit.me
+    def __init__(self, context: WorkerContext, room: Room) -> None:
+        self._context = context
+        self._me = context.me
         self._room = room
         self._active: dict[Lane, int] = {}
         self._marks: dict[Lane, int] = {}
@@ -187,7 +187,7 @@ class Claimer:
                 # Over many lanes the first runs are chosen before they are locked: all may have gone to others.
                 for lane, mark in lanes:
                     self._active.setdefault(lane, mark)
-                await self._kit.clock.sleep(0.005 * missed)
+                await self._context.clock.sleep(0.005 * missed)
 
     async def _claim_suspects(self) -> None:
         """Groups of suspects, as far as there is room for them; the rest is asked for when a seat is free again."""
@@ -216,11 +216,11 @@ class Claimer:
     async def _claim_once(
         self, token: int, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int]
     ) -> None:
-        me, worker, asked_at = self._me, self._me.id, self._kit.clock.now()
+        me, worker, asked_at = self._me, self._me.id, self._context.clock.now()
         if lanes is not None:
             self._rung.clear()
 
-        store = self._kit.store
+        store = self._context.store
 
         async def ask() -> list[Claimed]:
             if not await self.is_still(worker):
@@ -230,14 +230,14 @@ class Claimer:
             return await store.claim(worker, token, lanes, me.versions, limit, self._room.remembered)
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
-        runs = await self._kit.ask(ask, "claim", lambda: self.stopped)
-        if (observers := self._kit.observers) is not None and observers.claim_answered:
-            took = self._kit.clock.now() - asked_at
+        runs = await self._context.ask(ask, "claim", lambda: self.stopped)
+        if (observers := self._context.observers) is not None and observers.claim_answered:
+            took = self._context.clock.now() - asked_at
             observers.tell(observers.claim_answered, ClaimAnswered(took, len(runs)))
         if lanes is not None:
             self._learn(lanes, runs, limit)
         if runs:
-            self.last_found = self._kit.clock.now()
+            self.last_found = self._context.clock.now()
             if worker == me.id:
                 self._room.accept(runs, asked_at)
 
@@ -247,7 +247,7 @@ class Claimer:
         while self._room.is_unheard():
             if self.stopped:
                 return False
-            await self._kit.clock.sleep(_UNTIL_HEARD)
+            await self._context.clock.sleep(_UNTIL_HEARD)
         return worker == self._me.id
 
     def _learn(self, lanes: list[tuple[Lane, int]], runs: list[Claimed], limit: int) -> None:
@@ -269,7 +269,7 @@ class Claimer:
     def _cut_short(self, runs: list[Claimed]) -> bool:
         """Whether a claim may have left ready runs because their inputs would have been too much at once. A character
         has up to four bytes."""
-        return 4 * sum(len(run.input) for run in runs) >= self._kit.settings.claim_bytes
+        return 4 * sum(len(run.input) for run in runs) >= self._context.settings.claim_bytes
 
 
 class Sharing:

@@ -152,7 +152,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class WorkerContext:
     """Made once per worker and handed to every duty of it. What a duty tells others, or is told, is not in here: that
     goes through its port, which stands in the file of the duty."""
 

@@ -15,7 +15,7 @@ from ..model import status
 from ..model.graph import Graph
 from ..model.records import Claimed
 from ..model.rows import DagOutputs
-from .context import Kit
+from .context import WorkerContext
 
 
 class Seen:
@@ -38,11 +38,11 @@ class Seen:
         self.size = len(self.input) + sum(100 + len(output or "") for output, _, _ in self.outputs.values())
 
 
-class Graphs:
+class DagCache:
     """One question for all steps that begin in the same turn; bounded by bytes."""
 
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
         self._graphs: dict[tuple[str, str], asyncio.Task[Graph | None]] = {}
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[Seen]] = {}
@@ -63,7 +63,7 @@ class Graphs:
             return await self._without_graph(name, claimed)
         seen = await asyncio.shield(self._look(claimed.dag_id or claimed.id))
         try:
-            input_ = self._kit.payloads.plain(seen.input, seen.format, "the input")
+            input_ = self._context.payloads.plain(seen.input, seen.format, "the input")
         except Exception as error:  # also whatever the application's codec raises
             return DagView(graph, None, seen.outputs, error)
         return DagView(graph, input_, seen.outputs)
@@ -71,7 +71,7 @@ class Graphs:
     async def _without_graph(self, name: str, claimed: Claimed) -> DagView | None:
         """What is to end, and has done nothing yet, can do so without its graph: there is nothing to undo, and nothing
         follows from it. Anything else has to wait until the graph is stored."""
-        self._kit.logger.warning(
+        self._context.logger.warning(
             "run %s: graph %s of dag %s is not stored, so it waits; a worker with the code of that version stores it",
             claimed.id, claimed.graph, name,
             extra={"run_id": claimed.id, "workflow": claimed.workflow, "attempt": claimed.attempt},
@@ -79,7 +79,7 @@ class Graphs:
         if claimed.undoing or not (claimed.failing or claimed.asked == status.ASK_CANCEL):
             return None
         if claimed.dag_step is None:
-            dag_steps = await self._kit.ask(lambda: self._kit.store.dag_steps(claimed.id), "graph")
+            dag_steps = await self._context.ask(lambda: self._context.store.dag_steps(claimed.id), "graph")
             done = any(dag_step.status == status.COMPLETED for dag_step in dag_steps)
         else:
             done = bool(claimed.records)
@@ -95,11 +95,11 @@ class Graphs:
         return task
 
     async def _fetch(self, name: str, version: str, dag_id: str) -> Graph | None:
-        text = await self._kit.ask(lambda: self._kit.store.graph(name, version, dag_id), "graph")
+        text = await self._context.ask(lambda: self._context.store.graph(name, version, dag_id), "graph")
         try:
             return None if text is None else Graph.from_text(text)
         except msgspec.MsgspecError as error:  # written by a hand
-            self._kit.logger.error("graph %s of dag %s, as it is stored, is none: %s", version, name, error)
+            self._context.logger.error("graph %s of dag %s, as it is stored, is none: %s", version, name, error)
             return None
 
     # -- outputs -----------------------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ class Graphs:
             nonlocal known
             known = self._seen
             since = [(dag_id, known[dag_id].until if dag_id in known else 0) for dag_id in dag_ids]
-            return self._kit.store.dag_outputs(since)
+            return self._context.store.dag_outputs(since)
 
         while True:
-            found = await self._kit.ask(ask, "outputs")
+            found = await self._context.ask(ask, "outputs")
             if known is self._seen:
                 return found
 
@@ -153,7 +153,7 @@ class Graphs:
     def _forget(self) -> None:
         """Least recently asked for goes first; it can be asked for again."""
         size = sum(seen.size for seen in self._seen.values())
-        while size > self._kit.settings.history_cache and self._seen:
+        while size > self._context.settings.history_cache and self._seen:
             _, oldest = self._seen.popitem(last=False)
             size -= oldest.size
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..cancellation import insist, requests
+from ..cancellation import raise_if_cancelled, requests
 from ..engine.host import Clock
 from ..errors import AppClosed, ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, StepfastError
 
@@ -70,7 +70,7 @@ async def _until_answered(
         try:
             answer = await call()
         except ridden as error:
-            insist(before)
+            raise_if_cancelled(before)
             if isinstance(error, AppClosed) or (give_up is not None and give_up()):
                 raise
             told = told or _Told(what, logger)

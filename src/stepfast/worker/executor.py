@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..engine import outcomes
-from ..engine.control import must_go_on_first, obey
+from ..engine.control import leave_as_requested, must_record_first
 from ..engine.execution import Execution, Stage, Suspect
 from ..engine.host import Recorder
 from ..engine.invocation import kind_of
@@ -20,21 +20,21 @@ from ..model import status
 from ..model.records import Claimed, Entry, StepRunning
 from ..settings import SUSPECT_LOSSES
 from .attempt import Attempts, Divergence, Leaving
-from .context import Kit
-from .dag_cache import Graphs
+from .context import WorkerContext
+from .dag_cache import DagCache
 from .journal import Journal
-from .mailbox_poller import Mailman
-from .queries import Errands
+from .mailbox_poller import MailboxPoller
+from .queries import StoreQueries
 from .slots import HandlerThreads, Slots
 
 
 class TimeLimits:
     """One timer for each run that has a limit; it ends the attempt even if the handler ignores being cancelled."""
 
-    def __init__(self, kit: Kit, attempts: Attempts, slots: Slots) -> None:
-        self._clock = kit.clock
-        self._default: Any = kit.settings.timeout
-        self._default_of_step: Any = kit.settings.step_timeout
+    def __init__(self, context: WorkerContext, attempts: Attempts, slots: Slots) -> None:
+        self._clock = context.clock
+        self._default: Any = context.settings.timeout
+        self._default_of_step: Any = context.settings.step_timeout
         self._attempts = attempts
         self._slots = slots
         self._loop = asyncio.get_running_loop()
@@ -103,8 +103,8 @@ _CHANCE = 0.5
 class Progress:
     """Collects the latest word of each step of a worker and writes it, one statement at a time."""
 
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
         self._waiting: dict[tuple[str, str, int], StepRunning] = {}
         self._writer: asyncio.Task[None] | None = None
         self._failing = False
@@ -131,8 +131,8 @@ class Progress:
         while self._waiting:
             entries, self._waiting = list(self._waiting.values()), {}
             try:
-                async with self._kit.clock.timeout(_LONGEST):
-                    await self._kit.store.tell_progress(self._kit.me.id, entries)
+                async with self._context.clock.timeout(_LONGEST):
+                    await self._context.store.tell_progress(self._context.me.id, entries)
             except Exception as error:
                 self._failed(error)
             else:
@@ -141,7 +141,7 @@ class Progress:
     def _failed(self, error: Exception) -> None:
         """Log the first of several failures in a row."""
         if not self._failing:
-            self._kit.logger.warning(
+            self._context.logger.warning(
                 "the progress of steps cannot be written, and is dropped until it can: %s", sentence(error)
             )
         self._failing = True
@@ -149,7 +149,7 @@ class Progress:
     async def written(self) -> None:
         """Give what was noted a chance to be written before the worker leaves, but no more."""
         if self._writer is not None and not self._failing:
-            await self._kit.clock.wait((self._writer,), _CHANCE)
+            await self._context.clock.wait((self._writer,), _CHANCE)
 
     async def close(self) -> None:
         """Stop writing; what is noted from now on is dropped."""
@@ -163,17 +163,23 @@ class WorkerHost(Recorder):
     """The worker as an execution sees it."""
 
     def __init__(
-        self, kit: Kit, journal: Journal, mailman: Mailman, errands: Errands, slots: Slots, progress: Progress
+        self,
+        context: WorkerContext,
+        journal: Journal,
+        mailman: MailboxPoller,
+        queries: StoreQueries,
+        slots: Slots,
+        progress: Progress,
     ) -> None:
-        super().__init__(kit.settings, kit.payloads, kit.logger, kit.clock)
+        super().__init__(context.settings, context.payloads, context.logger, context.clock)
         self.loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
-        self.errands = errands
-        self.observers = kit.observers
-        self.step_observers = None if kit.observers is None else kit.observers.of_steps
+        self.queries = queries
+        self.observers = context.observers
+        self.step_observers = None if context.observers is None else context.observers.of_steps
         self._journal = journal
         self._progress = progress
-        self._steps = kit.clock.pool("step")
+        self._steps = context.clock.pool("step")
         # Not methods, so that what is called at each step is called without another call around it.
         self.record = journal.record  # type: ignore[method-assign]
         self.run_in_thread = self._steps.submit  # type: ignore[method-assign]
@@ -199,29 +205,29 @@ class Executor:
 
     def __init__(
         self,
-        kit: Kit,
+        context: WorkerContext,
         journal: Journal,
-        mailman: Mailman,
-        errands: Errands,
-        graphs: Graphs,
+        mailman: MailboxPoller,
+        queries: StoreQueries,
+        graphs: DagCache,
         slots_freed: Callable[[], None],
     ) -> None:
-        self._workflows = kit.me.workflows
-        self._logger, self._clock = kit.logger, kit.clock
-        self._running_after = kit.settings.running_after
+        self._workflows = context.me.workflows
+        self._logger, self._clock = context.logger, context.clock
+        self._running_after = context.settings.running_after
         self._slots_freed = slots_freed
         self._loop = asyncio.get_running_loop()
-        self._threads = HandlerThreads(kit, slots_freed)
-        self._me = kit.me
-        self.slots = Slots(kit, self._threads, slots_freed)
+        self._threads = HandlerThreads(context, slots_freed)
+        self._me = context.me
+        self.slots = Slots(context, self._threads, slots_freed)
         self.running, self.idle = self.slots.running, self.slots.idle
-        self.progress = Progress(kit)
-        self._host = WorkerHost(kit, journal, mailman, errands, self.slots, self.progress)
-        self._leaving = Leaving(kit, journal, graphs, self.slots)
+        self.progress = Progress(context)
+        self._host = WorkerHost(context, journal, mailman, queries, self.slots, self.progress)
+        self._leaving = Leaving(context, journal, graphs, self.slots)
         self.cache = self._leaving.cache
-        divergence = Divergence(kit, errands, journal)
-        self._attempts = Attempts(kit, self._leaving, errands, graphs, self._threads, divergence)
-        self._limits = TimeLimits(kit, self._attempts, self.slots)
+        divergence = Divergence(context, queries, journal)
+        self._attempts = Attempts(context, self._leaving, queries, graphs, self._threads, divergence)
+        self._limits = TimeLimits(context, self._attempts, self.slots)
 
     # -- runs come in ----------------------------------------------------------------------------------------------
 
@@ -270,8 +276,8 @@ class Executor:
         execution.asked = what
         known = execution.claimed.complete  # without its whole history nobody knows what there is to undo
         between = kind_of(execution.workflow).is_between_steps(execution)
-        if execution.closed is None and between and known and not must_go_on_first(execution):
-            obey(execution)
+        if execution.closed is None and between and known and not must_record_first(execution):
+            leave_as_requested(execution)
 
     # -- losing and giving back ------------------------------------------------------------------------------------
 

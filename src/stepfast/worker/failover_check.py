@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..engine.host import Clock
-from ..model.records import Batch, Believer, FlushAnswer
+from ..model.records import Batch, FlushAnswer, HasRecordCount
 
 
-class Doubts:
+class UnverifiedWrites:
     """Open doubts, resolved run by run. While nothing breaks there are none."""
 
-    def __init__(self, clock: Clock, held: Callable[[], Mapping[str, Believer]]) -> None:
+    def __init__(self, clock: Clock, held: Callable[[], Mapping[str, HasRecordCount]]) -> None:
         self._clock = clock
         self._held = held
-        self.open: dict[str, Believer] = {}
+        self.open: dict[str, HasRecordCount] = {}
         self.last_break = float("-inf")
         """When the doubt was noticed (monotonic)."""
         self._breaks = 0

@@ -18,7 +18,7 @@ from ..engine.step import StepCall
 from ..errors import StepfastError, sentence
 from ..model.records import BeatAnswer
 from ..store.store import Pulse
-from .context import Kit
+from .context import WorkerContext
 
 _SAY_AGAIN = 60.0
 """Seconds between two warnings at least."""
@@ -39,9 +39,9 @@ class Site(NamedTuple):
 class LoopWatch:
     """Looked after by the thread of the heartbeat; told by the event loop that it moves."""
 
-    def __init__(self, kit: Kit, loop_thread: int) -> None:
-        self._after = kit.settings.blocked_after
-        self._logger, self._clock = kit.logger, kit.clock
+    def __init__(self, context: WorkerContext, loop_thread: int) -> None:
+        self._after = context.settings.blocked_after
+        self._logger, self._clock = context.logger, context.clock
         self._loop_thread = loop_thread
         self._loop = asyncio.get_running_loop()
         self._sent: float | None = None
@@ -70,7 +70,7 @@ class LoopWatch:
             self._told = self._told or sent  # before it is said: the loop may move again while it is
             self._say(now - sent)
 
-    def forgive(self) -> None:
+    def reset_failures(self) -> None:
         """The whole process was stopped for a while: that was not the loop's fault."""
         if self._sent is not None:
             self._sent = self._clock.now()
@@ -165,9 +165,9 @@ class Holder(Protocol):
 class Heartbeat:
     """Beats until stopped; reports to the event loop."""
 
-    def __init__(self, kit: Kit, holder: Holder) -> None:
-        self._store, self._logger, self._me, self._clock = kit.store, kit.logger, kit.me, kit.clock
-        self._interval, self._lease = kit.settings.beat, kit.settings.lease
+    def __init__(self, context: WorkerContext, holder: Holder) -> None:
+        self._store, self._logger, self._me, self._clock = context.store, context.logger, context.me, context.clock
+        self._interval, self._lease = context.settings.beat, context.settings.lease
         self._holder = holder
         self._loop = asyncio.get_running_loop()
         self._stop = self._clock.bell()
@@ -179,8 +179,8 @@ class Heartbeat:
         self._said = _NOTHING
         self._watch: LoopWatch | None = None
         """Told to look at the event loop between two beats."""
-        if kit.settings.blocked_after > 0:
-            self._watch = LoopWatch(kit, threading.get_ident())
+        if context.settings.blocked_after > 0:
+            self._watch = LoopWatch(context, threading.get_ident())
 
     @property
     def unbroken(self) -> float:
@@ -255,7 +255,7 @@ class Heartbeat:
             if self._hurried.wait(min(left, watch.every)):
                 return True
             if self._clock.now() - began > watch.every + _STOPPED:
-                watch.forgive()
+                watch.reset_failures()
         return False
 
     def _pause(self) -> float:

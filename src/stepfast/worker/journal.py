@@ -14,9 +14,19 @@ from typing import Any, Protocol
 from ..engine.host import Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
 from ..model.events import JournalFlushed
-from ..model.records import Batch, Believer, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
-from .context import Kit
-from .failover_check import Doubts
+from ..model.records import (
+    Batch,
+    Entry,
+    FlushAnswer,
+    HasRecordCount,
+    StepDone,
+    StepRunning,
+    StepWith,
+    Transition,
+    ValueSet,
+)
+from .context import WorkerContext
+from .failover_check import UnverifiedWrites
 
 
 class Receipt(Promise[int]):
@@ -62,10 +72,10 @@ class FlushPort(Protocol):
 class Journal:
     """Collects entries and flushes them, one transaction after the other."""
 
-    def __init__(self, kit: Kit, doubts: Doubts, port: FlushPort) -> None:
-        self._kit = kit
-        self._settings = kit.settings
-        self._doubts = doubts
+    def __init__(self, context: WorkerContext, unverified: UnverifiedWrites, port: FlushPort) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._unverified = unverified
         self._port = port
         self._waiting: list[Item] = []
         self._under_way: list[Item] = []
@@ -79,7 +89,7 @@ class Journal:
         """Whether the flusher has to be rung; while it is at work it looks by itself."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self.left: dict[str, Believer] = {}
+        self.left: dict[str, HasRecordCount] = {}
         """Runs that are not at hand any more, but of which something is still to be written."""
         self._bug: BaseException | None = None
         """What no row can be blamed for."""
@@ -116,9 +126,9 @@ class Journal:
                 return True
         return False
 
-    def is_doubted(self, run_id: str, believer: Believer) -> bool:
+    def is_doubted(self, run_id: str, believer: HasRecordCount) -> bool:
         """Whether a connection broke, and no flush has compared since what is stored of this claim."""
-        return self._doubts.open.get(run_id) is believer
+        return self._unverified.open.get(run_id) is believer
 
     @property
     def busy(self) -> bool:
@@ -135,7 +145,7 @@ class Journal:
         """Wait until everything put in so far is decided; once the flusher has ended, everything is."""
         while self.busy:
             await self._idle.wait()
-            await self._kit.clock.sleep(_ASIDE if self._aside else 0)
+            await self._context.clock.sleep(_ASIDE if self._aside else 0)
 
     def break_by(self, bug: BaseException) -> None:
         """End the flusher by an error that came of the plainest entry there is, too: no odd row explains it."""
@@ -203,11 +213,11 @@ class Journal:
         return items
 
     async def _flush(self, items: list[Item]) -> None:
-        worker, batch = self._kit.me.id, Batch(doubts=self._doubts.open)
+        worker, batch = self._context.me.id, Batch(unverified=self._unverified.open)
         items = self._sort(items, batch)
         if not items:
             return
-        began = self._kit.clock.now()
+        began = self._context.clock.now()
         try:
             answer = await self._write(worker, batch)
         except DatabaseRefused as error:
@@ -225,8 +235,8 @@ class Journal:
         except BaseException:
             self._waiting = items + self._waiting
             raise
-        if (observers := self._kit.observers) is not None and observers.flushed:
-            took = self._kit.clock.now() - began
+        if (observers := self._context.observers) is not None and observers.flushed:
+            took = self._context.clock.now() - began
             observers.tell(observers.flushed, JournalFlushed(took, len(items), len(answer.lost)))
         await self._deliver(items, batch, answer)
 
@@ -259,10 +269,10 @@ class Journal:
 
     async def _write(self, worker: str, batch: Batch) -> FlushAnswer:
         def ask() -> Awaitable[FlushAnswer]:
-            self._doubts.asking()
-            return self._kit.store.flush(worker, batch)
+            self._unverified.asking()
+            return self._context.store.flush(worker, batch)
 
-        return await self._kit.ask(ask, "journal", lambda: self._giving_up, refusable=True)
+        return await self._context.ask(ask, "journal", lambda: self._giving_up, refusable=True)
 
     async def _halve(self, items: list[Item], error: DatabaseRefused) -> None:
         """The database refuses something in the batch: find it, so that the others do not hang on it."""
@@ -273,7 +283,7 @@ class Journal:
             return
         entry, receipt = items[0]
         told = "journal: the database refused a record of run %s"
-        self._kit.logger.error(
+        self._context.logger.error(
             told,
             entry.run_id,
             exc_info=error.__cause__ if isinstance(error, Undecidable) else None,
@@ -296,7 +306,7 @@ class Journal:
             if met > _PATIENT_ROUNDS and run_id not in self._aside:
                 self._aside[run_id] = []
                 wait = min(_LONGEST_ASIDE, _ASIDE * 2 ** min(met - _PATIENT_ROUNDS - 1, 10))
-                self._kit.clock.after(wait, self._bring_back, run_id)
+                self._context.clock.after(wait, self._bring_back, run_id)
         if self._aside:
             self._leave_aside()
 
@@ -306,8 +316,8 @@ class Journal:
             self._bell.set()
 
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
-        if self._doubts.open:
-            self._doubts.compared(batch, answer)
+        if self._unverified.open:
+            self._unverified.compared(batch, answer)
         if not (answer.lost or answer.busy or answer.barred or answer.earlier):
             self._hand_out([receipt for _, receipt in items if receipt is not None], answer.now_ms)
             self._port.flushed(batch.transitions)
@@ -325,7 +335,7 @@ class Journal:
         if answer.lost or answer.asked:
             self._port.flush_answered({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
-            await self._kit.clock.sleep(0.005)  # only held rows are left: give their holder time to commit
+            await self._context.clock.sleep(0.005)  # only held rows are left: give their holder time to commit
 
     def _deliver_some(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
         again: list[Item] = []

@@ -16,7 +16,7 @@ from ..model.events import ClaimAnswered
 from ..model.rate_limiter import Admission, KeysSeen, WantedRuns
 from ..model.records import Claimed, Lane, Transition
 from .claimer import MARK_SLACK, Claimer
-from .context import Kit
+from .context import WorkerContext
 
 _SHORTEST_WAIT = 0.005
 """Seconds between two claims that a rate is awaited by: a high rate gives several at once."""
@@ -75,8 +75,8 @@ class _Known:
 class LimitedClaimer:
     """Claims in a loop; rung by whoever knows that there is work or room."""
 
-    def __init__(self, kit: Kit, claimer: Claimer, room: LimitedRoom) -> None:
-        self._kit, self._clock, self._me = kit, kit.clock, kit.me
+    def __init__(self, context: WorkerContext, claimer: Claimer, room: LimitedRoom) -> None:
+        self._context, self._clock, self._me = context, context.clock, context.me
         self._claimer = claimer
         self._room = room
         self._known: dict[str, _Known] = {}
@@ -99,11 +99,11 @@ class LimitedClaimer:
                 known = self._known_of(lane.queue)
                 known.lanes.setdefault(lane, 0)
                 known.rung = True
-                self._ask_at(known, max(self._clock.now(), known.tried_at + self._kit.settings.min_poll_interval))
+                self._ask_at(known, max(self._clock.now(), known.tried_at + self._context.settings.min_poll_interval))
 
     def found(self, lanes: Iterable[Lane], suspects: Iterable[str]) -> None:
         """The sweeper saw ready runs here, wherever they stand. Other workers may have given back what limits count."""
-        now, settings = self._clock.now(), self._kit.settings
+        now, settings = self._clock.now(), self._context.settings
         pause, self._hurry = settings.min_poll_interval if self._hurry else settings.poll_interval, False
         for lane in lanes:
             if self._me.serves(lane):
@@ -231,13 +231,13 @@ class LimitedClaimer:
             async def ask() -> Admission:
                 if not await self._claimer.is_still(worker):
                     return Admission()
-                return await self._kit.store.claim_limited(worker, token, want, self._room.remembered)
+                return await self._context.store.claim_limited(worker, token, want, self._room.remembered)
 
             try:
-                done = await self._kit.ask(ask, "claim", lambda: self._claimer.stopped)
+                done = await self._context.ask(ask, "claim", lambda: self._claimer.stopped)
             finally:
                 self.expected = 0
-            if (observers := self._kit.observers) is not None and observers.claim_answered:
+            if (observers := self._context.observers) is not None and observers.claim_answered:
                 observers.tell(observers.claim_answered, ClaimAnswered(self._clock.now() - asked_at, len(done.runs)))
             if done.runs and worker == self._me.id:
                 self._claimer.last_found = self._clock.now()
@@ -266,4 +266,4 @@ class LimitedClaimer:
         elif not done.left and not known.rung and not known.suspects:
             self._known.pop(queue, None)
         if known.rung:
-            known.due_at = min(known.due_at, now + self._kit.settings.min_poll_interval)
+            known.due_at = min(known.due_at, now + self._context.settings.min_poll_interval)

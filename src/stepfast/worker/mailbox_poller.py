@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ..engine.waits import MailAnswer, MailReader
-from .context import Kit
+from ..engine.waits import MailAnswer, MailboxReader
+from .context import WorkerContext
 
 _MARGIN = 1.0
 """Seconds a claim may take: news that came while it was under way may be missing in what it brought."""
@@ -13,22 +13,22 @@ _MARGIN = 1.0
 FutureAnswer = asyncio.Future[MailAnswer]
 
 
-class Mailman:
+class MailboxPoller:
     """Answers when a run asks, and tells those that wait whenever there may be something new."""
 
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
-        self._watched: dict[MailReader, None] = {}
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._watched: dict[MailboxReader, None] = {}
         """Of runs in memory that wait for mail, in the order in which they asked."""
         self._news = 0.0
         """When we were last told that there may be something new."""
-        self._wanted: dict[str, tuple[MailReader, FutureAnswer]] = {}
+        self._wanted: dict[str, tuple[MailboxReader, FutureAnswer]] = {}
         """What goes into the next question, by run."""
-        self._under_way: list[tuple[MailReader, FutureAnswer]] = []
+        self._under_way: list[tuple[MailboxReader, FutureAnswer]] = []
         """What went into the question under way, or into the last one."""
         self._round: asyncio.Task[None] | None = None
 
-    def look(self, reader: MailReader) -> FutureAnswer:
+    def look(self, reader: MailboxReader) -> FutureAnswer:
         """What is in the mailbox of a run; the answer comes with the next question."""
         known = self._wanted.get(reader.run_id)
         if known is not None and known[0] is reader:
@@ -39,7 +39,7 @@ class Mailman:
             self._round = asyncio.create_task(self._go_round(), name="stepfast-mail")
         return answer
 
-    def watch(self, reader: MailReader) -> None:
+    def watch(self, reader: MailboxReader) -> None:
         """Tell this one when there may be something new; at once, if there may be since it last looked."""
         self._watched[reader] = None
         if self._news > (reader.known_until or reader.claimed_at - _MARGIN):
@@ -47,7 +47,7 @@ class Mailman:
 
     def told(self) -> None:
         """Somebody says that there is something new, for some run or other."""
-        self._news = self._kit.clock.now()
+        self._news = self._context.clock.now()
         self.look_again()
 
     def look_again(self) -> None:
@@ -63,9 +63,9 @@ class Mailman:
         while self._wanted:
             self._under_way = wanted = list(self._wanted.values())
             self._wanted = {}
-            looks, asked_at = [reader.what() for reader, _ in wanted], self._kit.clock.now()
+            looks, asked_at = [reader.what() for reader, _ in wanted], self._context.clock.now()
             try:
-                found = await self._kit.ask(lambda: self._kit.store.mail(looks), "mail")  # noqa: B023
+                found = await self._context.ask(lambda: self._context.store.mail(looks), "mail")  # noqa: B023
             except Exception as error:
                 self._fail(error, [answer for _, answer in wanted])
                 continue
@@ -75,7 +75,7 @@ class Mailman:
                 except Exception as error:
                     self._fail(error, [answer])
 
-    def _bring(self, found: MailAnswer, reader: MailReader, answer: FutureAnswer) -> None:
+    def _bring(self, found: MailAnswer, reader: MailboxReader, answer: FutureAnswer) -> None:
         """Hand over what was found, before anybody who waits for it goes on."""
         reader.take_in(found)
         if not answer.done():
@@ -83,7 +83,7 @@ class Mailman:
 
     def _fail(self, error: Exception, answers: list[FutureAnswer]) -> None:
         """A bug: those who wait for this question must not wait for ever, nor the others with them."""
-        self._kit.logger.error("mail: unexpected error", exc_info=error)
+        self._context.logger.error("mail: unexpected error", exc_info=error)
         for answer in answers:
             if not answer.done():
                 answer.set_exception(error)

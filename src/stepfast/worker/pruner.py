@@ -11,7 +11,7 @@ from ..model.retention import Ended, EndedPage, Keep, Removal, Weight, needed_by
 from ..model.status import FAILED
 from ..settings import Settings
 from ..store import Store
-from .context import Kit
+from .context import WorkerContext
 
 CALM: Final = 0.05
 """The part of the time that removing takes while runs are executed."""
@@ -219,15 +219,15 @@ _LONGEST = 86400.0
 """But at least once a day."""
 
 
-class Janitor:
+class Pruner:
     """Looks now and then for what may go."""
 
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
-        self._clock, self._settings = kit.clock, kit.settings
-        self._keep = keep_of(kit.settings)
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._clock, self._settings = context.clock, context.settings
+        self._keep = keep_of(context.settings)
         self._pace = RemovalPace(may_be_late=self._lag)
-        self._remover = Remover(kit.store, self._keep, kit.clock, pace=self._pace)
+        self._remover = Remover(context.store, self._keep, context.clock, pace=self._pace)
         self._mark = FIRST
         """Everything before it was old when it was last looked at, and is gone or stays for a reason."""
         self._again_at = 0.0
@@ -238,9 +238,9 @@ class Janitor:
             return
         await self._clock.sleep(self._settings.sweep_interval * self._clock.random.uniform(0.5, 1.0))
         while True:
-            removed = await self._kit.ask(self.look, "janitor")
+            removed = await self._context.ask(self.look, "janitor")
             if removed:
-                self._kit.logger.info("removed %d runs that ended long ago (settings retention)", removed)
+                self._context.logger.info("removed %d runs that ended long ago (settings retention)", removed)
             await self._clock.sleep(self.interval * self._clock.random.uniform(0.75, 1.25))
 
     @property

@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from typing import Any, Protocol
 
 from ..engine.execution import Execution
-from ..engine.host import Errands as EngineErrands
+from ..engine.host import StoreQueries as EngineErrands
 from ..engine.step import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Claimed, Lane, NewRun, Parent, StepDone, StepRecord, WorkerInfo
-from ..model.remote_steps import Way
+from ..model.remote_steps import DispatchRoute
 from ..model.rows import DagStepRow, Outcome
-from .context import Kit
-from .failover_check import Doubts
-from .remote_dispatcher import Carriage
+from .context import WorkerContext
+from .failover_check import UnverifiedWrites
+from .remote_dispatcher import TransportHandle
 
 _PAGE = 1000
 """Records that the store gives at once."""
@@ -91,15 +91,22 @@ class ErrandPort(Protocol):
         """Less is stored of some claims (run, claim) than was believed."""
 
 
-class Errands(EngineErrands):
+class StoreQueries(EngineErrands):
     """The errands of the runs of one worker, done one by one, as they are asked."""
 
-    def __init__(self, kit: Kit, new_child: NewChild, carriage: Carriage, doubts: Doubts, port: ErrandPort) -> None:
-        self._kit = kit
-        self._store = kit.store
+    def __init__(
+        self,
+        context: WorkerContext,
+        new_child: NewChild,
+        carriage: TransportHandle,
+        unverified: UnverifiedWrites,
+        port: ErrandPort,
+    ) -> None:
+        self._context = context
+        self._store = context.store
         self._new_child = new_child
         self._carriage = carriage
-        self._doubts = doubts
+        self._unverified = unverified
         self._port = port
 
     def new_child(
@@ -113,7 +120,7 @@ class Errands(EngineErrands):
         records: list[StepRecord] = []
         after = ("", -1)
         while True:
-            page = await self._kit.ask(lambda: self._store.steps(claimed.id, after), "history")  # noqa: B023
+            page = await self._context.ask(lambda: self._store.steps(claimed.id, after), "history")  # noqa: B023
             records += page
             if len(page) < _PAGE:
                 return records
@@ -121,8 +128,8 @@ class Errands(EngineErrands):
 
     async def peers(self, workflow: str) -> list[WorkerInfo]:
         """The other living workers that know a workflow."""
-        workers = await self._kit.ask(self._store.workers, "workers")
-        return [w for w in workers if w.state == "live" and workflow in w.workflows and w.id != self._kit.me.id]
+        workers = await self._context.ask(self._store.workers, "workers")
+        return [w for w in workers if w.state == "live" and workflow in w.workflows and w.id != self._context.me.id]
 
     async def outcome(self, run_id: str) -> Outcome | None:
         """How a run ended, if it has."""
@@ -152,16 +159,16 @@ class Errands(EngineErrands):
         return lanes is not None
 
     @property
-    def way(self) -> Way | None:  # type: ignore[override]
+    def way(self) -> DispatchRoute | None:  # type: ignore[override]
         """How remote steps go out, once that is known."""
         return self._carriage.way
 
-    async def find_way(self) -> Way:
+    async def find_way(self) -> DispatchRoute:
         """Ask for it, patiently: no run has to pay for tables, or for a right, that somebody has yet to give. Only that
         there is no transport at all ends the run."""
         if not self._carriage.exists:
             return await self._carriage.find_way()
-        found: Way = await self._patiently(self._carriage.find_way)
+        found: DispatchRoute = await self._patiently(self._carriage.find_way)
         return found
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
@@ -184,7 +191,7 @@ class Errands(EngineErrands):
 
         async def transact() -> tuple[StepRecord, str | None]:
             try:
-                return await self._store.transact(self._kit.me.id, *arguments, self._doubts.open)
+                return await self._store.transact(self._context.me.id, *arguments, self._unverified.open)
             except RecordsVanished:
                 self._port.vanished([(execution.run_id, execution.claim)])
                 raise
@@ -194,7 +201,7 @@ class Errands(EngineErrands):
                 raise
 
         try:
-            made, asked = await self._kit.ask(
+            made, asked = await self._context.ask(
                 transact, "transaction", lambda: execution.closed is not None, refusable=True
             )
         except DatabaseUnavailable:
@@ -211,7 +218,7 @@ class Errands(EngineErrands):
     async def outcome_at(self, execution: Execution, address: tuple[str, int]) -> StepRecord | None:
         """Asked until it is answered, or the run has left this worker."""
         branch, position = address
-        page = await self._kit.ask(
+        page = await self._context.ask(
             lambda: self._store.steps(execution.run_id, (branch, position - 1), 1),
             "outcome",
             lambda: execution.closed is not None,
@@ -219,4 +226,4 @@ class Errands(EngineErrands):
         return page[0] if page and (page[0].branch, page[0].position) == address else None
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        return await self._kit.ask(call, "errand", refusable=True)
+        return await self._context.ask(call, "errand", refusable=True)

@@ -10,10 +10,10 @@ from ..model.events import RunsSwept
 from ..model.records import Beat, Lane
 from ..store.store import Reaping
 from .claimer import Questions
-from .context import Kit, gone
+from .context import WorkerContext, gone
 
 
-class Vigil:
+class SilenceTracker:
     """What was seen of the beats of others. ``now`` is a time of our own clock that only goes on (monotonic)."""
 
     def __init__(self, sweep: float) -> None:
@@ -66,40 +66,40 @@ class ReapPort(Protocol):
 class Reaper:
     """Looks at the beats of the other workers once per sweep, and buries the dead."""
 
-    def __init__(self, kit: Kit, port: ReapPort, stopped: Callable[[], bool]) -> None:
-        self._kit = kit
+    def __init__(self, context: WorkerContext, port: ReapPort, stopped: Callable[[], bool]) -> None:
+        self._context = context
         self._port = port
         self._stopped = stopped
-        self._vigil = Vigil(kit.settings.sweep_interval)
+        self._vigil = SilenceTracker(context.settings.sweep_interval)
         self._next_look = 0.0
         self._next_reap = 0.0
 
     async def look(self) -> bool:
         """Do what the sweep asks for, if it is time for it; whether any run was given back."""
-        now, moved = self._kit.clock.now(), False
+        now, moved = self._context.clock.now(), False
         if now >= self._next_look:
-            self._next_look = now + self._kit.settings.sweep_interval
-            beats = await self._ask(lambda: self._kit.store.beats(self._kit.me.id))
-            self._vigil.saw(beats, self._kit.clock.now())
+            self._next_look = now + self._context.settings.sweep_interval
+            beats = await self._ask(lambda: self._context.store.beats(self._context.me.id))
+            self._vigil.saw(beats, self._context.clock.now())
             if dead := gone(beats):
                 moved = await self.bury(dead)
         if now >= self._next_reap and self._port.may_reap():
-            self._next_reap = now + self._kit.settings.sweep_interval
-            moved |= await self._reap(self._vigil.silent(self._kit.clock.now()))
+            self._next_reap = now + self._context.settings.sweep_interval
+            moved |= await self._reap(self._vigil.silent(self._context.clock.now()))
         return moved
 
     async def bury(self, dead: list[str]) -> bool:
         """Give back what workers of this machine held whose processes are gone: nobody has to wait for their leases,
         nor for a lease of our own beats, because no outage can look like that."""
-        self._kit.logger.warning("workers whose processes on this machine are gone: %s", ", ".join(dead))
-        await self._ask(lambda: self._kit.store.expire(dead))
+        self._context.logger.warning("workers whose processes on this machine are gone: %s", ", ".join(dead))
+        await self._ask(lambda: self._context.store.expire(dead))
         return await self._reap(dead)
 
     async def _reap(self, silent: list[str]) -> bool:
         """Give back what dead workers held, in bounded batches; those of the silent whose leases are over are dead."""
-        losses, moved = self._kit.settings.max_losses, False
+        losses, moved = self._context.settings.max_losses, False
         while True:
-            done = await self._ask(lambda: self._kit.store.reap(self._kit.me.id, _BATCH, losses, silent))
+            done = await self._ask(lambda: self._context.store.reap(self._context.me.id, _BATCH, losses, silent))
             self._announce(done)
             moved |= done.moved > 0
             if done.moved < _BATCH:
@@ -107,10 +107,10 @@ class Reaper:
 
     def _announce(self, done: Reaping) -> None:
         if done.buried:
-            self._kit.logger.warning("workers declared dead: %s", ", ".join(done.buried))
+            self._context.logger.warning("workers declared dead: %s", ", ".join(done.buried))
         for run_id in done.dead_letters:
             told = "run %s: too many workers died with it; it has failed as a dead letter"
-            self._kit.logger.error(told, run_id, extra={"run_id": run_id})
+            self._context.logger.error(told, run_id, extra={"run_id": run_id})
         if done.dead_letters:
             self._port.ended()
         if done.lanes:
@@ -119,23 +119,23 @@ class Reaper:
             self._port.steps_asked()
         if done.moved:
             dead = len(done.dead_letters)
-            tell_swept(self._kit, RunsSwept(recovered=done.moved - dead, dead_letters=dead))
+            tell_swept(self._context, RunsSwept(recovered=done.moved - dead, dead_letters=dead))
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._kit.ask(call, "sweep", self._stopped)
+        return await self._context.ask(call, "sweep", self._stopped)
 
 
-def tell_swept(kit: Kit, swept: RunsSwept) -> None:
+def tell_swept(context: WorkerContext, swept: RunsSwept) -> None:
     """Tell the observers, if there are any, what a sweep has moved."""
-    if kit.observers is not None:
-        kit.observers.tell(kit.observers.swept, swept)
+    if context.observers is not None:
+        context.observers.tell(context.observers.swept, swept)
 
 
 Held = tuple[str, int]
 """A run, and the number of the claim that holds it."""
 
 
-class Strays:
+class OrphanedClaims:
     """A run is taken for a stray when it was seen twice, because the first sight may be older than our knowledge."""
 
     def __init__(self) -> None:

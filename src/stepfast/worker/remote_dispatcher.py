@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar
 from ..documents import cite
 from ..engine.observers import tell_each
 from ..errors import ConfigurationError, DatabaseRefused, StepfastError, sentence
-from ..model.remote_steps import Result, Task, Way, key_of
+from ..model.remote_steps import DispatchRoute, Result, Task, key_of
 from ..store import Store
 from ..store.store import Due, Key
-from .context import Kit
+from .context import WorkerContext
 from .shutdown import to_the_end
 
 
@@ -72,18 +72,18 @@ _NONE = (
 )
 
 
-class Carriage:
+class TransportHandle:
     """The transport, its prefix, and whether it takes part in the store's own transactions."""
 
     def __init__(self, store: Store, make: Callable[[], Transport] | None, joined: bool = False) -> None:
         self._store = store
         self._make = make
         self._joined = joined
-        self._opening: asyncio.Future[Way] | None = None
+        self._opening: asyncio.Future[DispatchRoute] | None = None
         self._made: Transport | None = None
         self._transport: Transport | None = None
         """The one that was made, once it is open."""
-        self.way: Way | None = None
+        self.way: DispatchRoute | None = None
         """How remote steps go out, once somebody has asked."""
 
     @property
@@ -97,14 +97,14 @@ class Carriage:
         assert self._transport is not None
         return self._transport
 
-    async def find_way(self) -> Way:
+    async def find_way(self) -> DispatchRoute:
         """How remote steps go out. If that is over another database, a run need not wait until it can be reached: its
         steps lie in the outbox until then."""
         if self._joined:
             return await self.open()
         return self._way_of(self._given())
 
-    async def open(self) -> Way:
+    async def open(self) -> DispatchRoute:
         """Open it, once, whoever asks. Its tables are made unless it was told not to."""
         if self._transport is not None:
             return self._way_of(self._transport)
@@ -121,18 +121,18 @@ class Carriage:
             self._made = self._make()
         return self._made
 
-    async def _open(self, transport: Transport) -> Way:
+    async def _open(self, transport: Transport) -> DispatchRoute:
         await transport.open()
         if self._joined:
             self._store.carry(transport)
         self._transport = transport
         return self._way_of(transport)
 
-    def _way_of(self, transport: Transport) -> Way:
-        self.way = Way(transport.prefix, self._joined)
+    def _way_of(self, transport: Transport) -> DispatchRoute:
+        self.way = DispatchRoute(transport.prefix, self._joined)
         return self.way
 
-    def _opened(self, opening: asyncio.Future[Way]) -> None:
+    def _opened(self, opening: asyncio.Future[DispatchRoute]) -> None:
         """Whoever comes after a failure begins anew."""
         self._opening = None
         if not opening.cancelled():
@@ -168,12 +168,12 @@ class CourierPort(Protocol):
         """Outcomes of remote steps lie in mailboxes, to be delivered."""
 
 
-class Courier:
+class RemoteDispatcher:
     """Serves all remote steps of the namespace that go over this worker's transport, whoever sent them."""
 
-    def __init__(self, kit: Kit, carriage: Carriage, port: CourierPort) -> None:
-        self._kit = kit
-        self._store, self._settings, self._clock = kit.store, kit.settings, kit.clock
+    def __init__(self, context: WorkerContext, carriage: TransportHandle, port: CourierPort) -> None:
+        self._context = context
+        self._store, self._settings, self._clock = context.store, context.settings, context.clock
         self._carriage = carriage
         self._port = port
         self._needed = asyncio.Event()
@@ -185,8 +185,8 @@ class Courier:
         self._tidy_at = 0.0
         self._tidied = ""
         """The last of the leftovers that were looked at; the next page is beyond it."""
-        self._sweep_ms = int(kit.settings.sweep_interval * 1000)
-        self._spans = self._sweep_ms, int(max(kit.settings.sweep_interval, kit.settings.lease) * 1000)
+        self._sweep_ms = int(context.settings.sweep_interval * 1000)
+        self._spans = self._sweep_ms, int(max(context.settings.sweep_interval, context.settings.lease) * 1000)
         """Milliseconds after which a task is looked for, and for which one may be on its way to another database:
         whoever sends it may be slow, but is dead after a lease."""
         self._late_rounds = 0
@@ -216,7 +216,7 @@ class Courier:
                     raise
                 known = isinstance(error, StepfastError)
                 told = "remote steps: %s; trying again"
-                self._kit.logger.error(told, sentence(error), exc_info=None if known else error)
+                self._context.logger.error(told, sentence(error), exc_info=None if known else error)
                 await self._clock.sleep(self._settings.sweep_interval)
                 self._needed.set()
 
@@ -245,7 +245,7 @@ class Courier:
             self._pace = (
                 self._settings.min_poll_interval if moved else min(self._pace * _GROWTH, self._settings.poll_interval)
             )
-            await self._pause(breather(self._pace, self._search_took, bool(moved), self._settings.sweep_interval))
+            await self._pause(backoff_pause(self._pace, self._search_took, bool(moved), self._settings.sweep_interval))
 
     async def _pause(self, seconds: float) -> None:
         """Until the bell rings, but not less than the last look took."""
@@ -320,7 +320,9 @@ class Courier:
         it is found."""
         transport = self._carriage.transport
         try:
-            await self._kit.ask(lambda: transport.dispatch(tasks), "remote steps", lambda: self.stopped, refusable=True)
+            await self._context.ask(
+                lambda: transport.dispatch(tasks), "remote steps", lambda: self.stopped, refusable=True
+            )
         except DatabaseRefused as error:
             said = str(error)
         else:
@@ -335,7 +337,7 @@ class Courier:
 
     async def _send_again(self, lost: list[Task]) -> None:
         ids = [{"run_id": task.run_id, "step_id": task.step_id, "step": task.name} for task in lost]
-        tell_each(self._kit.logger, "the task has vanished from the transport; sent once more", ids)
+        tell_each(self._context.logger, "the task has vanished from the transport; sent once more", ids)
         if await self._ask(lambda: self._store.resend_remote(lost, "its task vanished from the transport")):
             self._port.outcomes_left()
         self._bell.set()
@@ -411,15 +413,15 @@ class Courier:
         return not self._tidied
 
     @property
-    def _way(self) -> Way:
+    def _way(self) -> DispatchRoute:
         assert self._carriage.way is not None
         return self._carriage.way
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._kit.ask(call, "remote steps", lambda: self.stopped)
+        return await self._context.ask(call, "remote steps", lambda: self.stopped)
 
 
-def breather(pace: float, looked: float, moved: bool, longest: float) -> float:
+def backoff_pause(pace: float, looked: float, moved: bool, longest: float) -> float:
     """Seconds until the next round, after a look that took so long: with many steps waiting, looking must not be all
     that a database does. But whatever held the last one up, an outage say, results do not lie about for long."""
     return max(pace, min(looked if moved else looked * _SHARE, longest))

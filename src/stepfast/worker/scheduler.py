@@ -15,7 +15,7 @@ from ..errors import ConfigurationError, DatabaseUnavailable, SchemaError, sente
 from ..model.records import NewRun
 from ..model.schedules import ScheduleRow
 from ..store.flows.schedules import Fired, Make, Shot
-from .context import Kit
+from .context import WorkerContext
 
 T = TypeVar("T")
 
@@ -46,8 +46,8 @@ class SchedulePort(Protocol):
 class Scheduler:
     """Starts what is due whenever the sweeper says that something is."""
 
-    def __init__(self, kit: Kit, planning: Planning, port: SchedulePort) -> None:
-        self._kit = kit
+    def __init__(self, context: WorkerContext, planning: Planning, port: SchedulePort) -> None:
+        self._context = context
         self._planning = planning
         self._port = port
         self._bell = asyncio.Event()
@@ -66,8 +66,8 @@ class Scheduler:
     async def run(self) -> None:
         """Start what is due until the worker stops. First the database is told that there is a worker again, unless
         that was done when the schedules of its code were declared."""
-        if not self._kit.me.schedules:
-            await self._ask(lambda: self._planning.declare(self._kit.me.id))
+        if not self._context.me.schedules:
+            await self._ask(lambda: self._planning.declare(self._context.me.id))
         while not self.stopped:
             await self._bell.wait()
             self._bell.clear()
@@ -76,7 +76,7 @@ class Scheduler:
 
     async def round(self) -> bool:
         """Start the runs of some schedules that are due; whether there may be more."""
-        store, declared = self._kit.store, self._kit.me.schedules
+        store, declared = self._context.store, self._context.me.schedules
         rows = await self._ask(lambda: store.due_schedules(declared, _BATCH))
         try:
             shots = [shot for row in rows if (shot := await self._shot(row)) is not None]
@@ -99,7 +99,7 @@ class Scheduler:
         written nonsense into a row, is looked for one by one: it must not keep the others."""
         if not shots:
             return False
-        store, settings = self._kit.store, self._kit.settings
+        store, settings = self._context.store, self._context.settings
         grace_ms = int(settings.schedule_grace * 1000)
         try:
             done = await self._ask(lambda: store.fire(shots, settings.max_missed, grace_ms), refusable=True)
@@ -117,18 +117,18 @@ class Scheduler:
         if done.runs:
             self._port.started(done.runs)
         for name in done.overlapped:
-            self._kit.logger.info("schedule %r: a tick is skipped, because the run of the one before goes on", name)
+            self._context.logger.info("schedule %r: a tick is skipped, because the run of the one before goes on", name)
         for name in done.dropped:
-            self._kit.logger.warning(
+            self._context.logger.warning(
                 "schedule %r has missed more ticks than are made good for (setting max_missed): the oldest are skipped",
                 name,
             )
 
     async def _fail(self, row: ScheduleRow, error: Exception) -> None:
         why = sentence(error).replace("\0", "").encode(errors="replace").decode()
-        if await self._ask(lambda: self._kit.store.fail_schedule(row, why)):
+        if await self._ask(lambda: self._context.store.fail_schedule(row, why)):
             told = "schedule %r cannot start %r: %s. It is tried again in a minute; the others go on"
-            self._kit.logger.error(told, row.name, row.workflow, why)
+            self._context.logger.error(told, row.name, row.workflow, why)
 
     def _ask(self, call: Callable[[], Awaitable[T]], *, refusable: bool = False) -> Coroutine[Any, Any, T]:
-        return self._kit.ask(call, "schedules", lambda: self.stopped, refusable=refusable)
+        return self._context.ask(call, "schedules", lambda: self.stopped, refusable=refusable)

@@ -43,7 +43,7 @@ class Stoppable(Protocol):
 W = TypeVar("W", bound=Stoppable)
 
 
-async def work_until_told(worker: W, at_once: Callable[[W], None] | None = None) -> None:
+async def run_until_signal(worker: W, at_once: Callable[[W], None] | None = None) -> None:
     """Until SIGTERM or Ctrl+C: then stop claiming, wait for handlers, give the rest back. A second signal hurries.
 
     ``at_once`` is called at every signal the moment it comes, also while some code blocks the event loop.

@@ -10,18 +10,18 @@ from ..engine.execution import Execution
 from ..engine.observers import ids_of
 from ..model.health import may_wait_in_memory, room_for_suspects
 from ..settings import SUSPECT_LOSSES
-from .context import Kit
+from .context import WorkerContext
 
 
 class HandlerThreads:
     """Too many threads that do not return take slots: else they would only grow."""
 
-    def __init__(self, kit: Kit, returned: Callable[[], None]) -> None:
-        self._logger = kit.logger
-        self._allowed = kit.settings.concurrency
+    def __init__(self, context: WorkerContext, returned: Callable[[], None]) -> None:
+        self._logger = context.logger
+        self._allowed = context.settings.concurrency
         self._returned = returned
         """Told when a thread has come back late."""
-        self._threads = kit.clock.pool("handler")
+        self._threads = context.clock.pool("handler")
         self._loop = asyncio.get_running_loop()
         self._at_work: set[Execution] = set()
         """Runs whose handler is in its thread, at hand or not. Changed by the threads themselves."""
@@ -74,11 +74,11 @@ class HandlerThreads:
 class Slots:
     """Runs come in when they are claimed, and leave once."""
 
-    def __init__(self, kit: Kit, threads: HandlerThreads, freed: Callable[[], None]) -> None:
-        self._concurrency = kit.settings.concurrency
-        self._max_losses = kit.settings.max_losses
+    def __init__(self, context: WorkerContext, threads: HandlerThreads, freed: Callable[[], None]) -> None:
+        self._concurrency = context.settings.concurrency
+        self._max_losses = context.settings.max_losses
         self._threads = threads
-        self._observers = kit.observers
+        self._observers = context.observers
         self._freed = freed
         """Told when there is room for more."""
         self.running: dict[str, Execution] = {}

@@ -14,7 +14,7 @@ from ..engine.observers import tell_each
 from ..model.events import RunsSwept
 from ..model.records import Tick
 from .claimer import Claimer
-from .context import Kit
+from .context import WorkerContext
 from .reaper import Reaper, ReapPort, tell_swept
 
 T = TypeVar("T")
@@ -48,19 +48,19 @@ class SweepPort(ReapPort, Protocol):
 class Sweeper:
     """Asks the database at every tick what has to be done, and does it."""
 
-    def __init__(self, kit: Kit, claimer: Claimer, port: SweepPort) -> None:
-        self._kit = kit
-        self._store, self._settings, self._logger = kit.store, kit.settings, kit.logger
-        self._me, self._clock = kit.me, kit.clock
-        self._names = list(kit.me.workflows)
+    def __init__(self, context: WorkerContext, claimer: Claimer, port: SweepPort) -> None:
+        self._context = context
+        self._store, self._settings, self._logger = context.store, context.settings, context.logger
+        self._me, self._clock = context.me, context.clock
+        self._names = list(context.me.workflows)
         self._claimer = claimer
         self._port = port
         self._bell = asyncio.Event()
-        self.reaper = Reaper(kit, port, lambda: self.stopped)
+        self.reaper = Reaper(context, port, lambda: self.stopped)
         self._ask_lanes_at = 0.0
         self._lanes_wanted = False
         self._slow_before = False
-        self._wait = kit.settings.min_poll_interval
+        self._wait = context.settings.min_poll_interval
         self._stuck = False
         """Whether something is due, or to be delivered, that could not be moved: somebody holds its row."""
         self.ticks = 0
@@ -130,7 +130,7 @@ class Sweeper:
                 told = "expired, or past the deadline"
                 tell_each(self._logger, told, [{"run_id": run_id} for run_id in done.ended])
                 self._port.ended()
-                tell_swept(self._kit, RunsSwept(expired=len(done.ended)))
+                tell_swept(self._context, RunsSwept(expired=len(done.ended)))
             if done.asked:
                 self._port.steps_asked()
             moved += done.moved
@@ -179,4 +179,4 @@ class Sweeper:
             pass
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._kit.ask(call, "sweep", lambda: self.stopped)
+        return await self._context.ask(call, "sweep", lambda: self.stopped)

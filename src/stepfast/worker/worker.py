@@ -10,81 +10,81 @@ from ..engine.host import current_execution
 from ..engine.observers import tell_each
 from ..errors import StepfastError, WorkerBroken, sentence
 from ..model.health import Vitals
-from ..model.records import BeatAnswer, Believer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Tick, Transition
+from ..model.records import BeatAnswer, Claimed, FlushAnswer, HasRecordCount, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
 from ..store.store import Wakeups
 from .claimer import Claimer, Sharing
-from .context import Kit
-from .dag_cache import Graphs
+from .context import WorkerContext
+from .dag_cache import DagCache
 from .db_retry import patiently
 from .executor import Executor
-from .failover_check import Doubts
+from .failover_check import UnverifiedWrites
 from .gc_tuning import collector, threshold_for
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .limited_claimer import LimitedClaimer
-from .mailbox_poller import Mailman
+from .mailbox_poller import MailboxPoller
 from .notifier import Switchboard, started_lanes
-from .pruner import Janitor
-from .queries import Errands, NewChild
-from .reaper import Strays
-from .remote_dispatcher import Carriage, Courier
+from .pruner import Pruner
+from .queries import NewChild, StoreQueries
+from .reaper import OrphanedClaims
+from .remote_dispatcher import RemoteDispatcher, TransportHandle
 from .scheduler import Planning, Scheduler
 from .shutdown import bounded, ended, to_the_end
 from .sweeper import Sweeper
 
 
-class Duties:
+class WorkerRuntime:
     """The duties of one worker: made with it, and begun and ended by it."""
 
     def __init__(
         self,
-        kit: Kit,
+        context: WorkerContext,
         switchboard: Switchboard,
         new_child: NewChild,
         planning: Planning,
-        carriage: Carriage,
+        carriage: TransportHandle,
         broke: Callable[[str, BaseException], None],
     ) -> None:
-        self._kit = kit
-        self._me = kit.me
+        self._context = context
+        self._me = context.me
         self._switchboard = switchboard
         self._planning = planning
         self._broke = broke
         """Told of a duty that ended by an error."""
-        self._strays = Strays()
+        self._strays = OrphanedClaims()
         self.chores: set[asyncio.Task[Any]] = set()
         """What is done once, beside the duties."""
         self.stopping = False
         """The worker stops: nothing is claimed any more, and nobody is taken for dead."""
-        self.doubts = Doubts(kit.clock, self._held)
-        self.journal = Journal(kit, self.doubts, self)
-        self.mailman = Mailman(kit)
-        self.graphs = Graphs(kit)
-        self.errands = Errands(kit, new_child, carriage, self.doubts, self)
-        self.courier = Courier(kit, carriage, self)
-        self.executor = Executor(kit, self.journal, self.mailman, self.errands, self.graphs, self.slots_freed)
+        self.unverified = UnverifiedWrites(context.clock, self._held)
+        self.journal = Journal(context, self.unverified, self)
+        self.mailman = MailboxPoller(context)
+        self.graphs = DagCache(context)
+        self.queries = StoreQueries(context, new_child, carriage, self.unverified, self)
+        self.courier = RemoteDispatcher(context, carriage, self)
+        self.executor = Executor(context, self.journal, self.mailman, self.queries, self.graphs, self.slots_freed)
         self.remembered: Mapping[str, int] = self.executor.cache.claims
-        self.claimer = Claimer(kit, self)
-        self.limited = LimitedClaimer(kit, self.claimer, self)
+        self.claimer = Claimer(context, self)
+        self.limited = LimitedClaimer(context, self.claimer, self)
         self._limited_queues: frozenset[str] = frozenset()
         self._sharing = Sharing()
-        self.sweeper = Sweeper(kit, self.claimer, self)
-        self.scheduler = Scheduler(kit, planning, self)
-        self.heartbeat = Heartbeat(kit, self)
+        self.sweeper = Sweeper(context, self.claimer, self)
+        self.scheduler = Scheduler(context, planning, self)
+        self.heartbeat = Heartbeat(context, self)
         self._unheard = False
         """Whether a claim was put off until the next beat."""
-        self.janitor = Janitor(kit)
+        self.janitor = Pruner(context)
 
     def listen(self) -> None:
         """From here on wake-ups and broken connections are heard of."""
         self._switchboard.subscribe(self._woken)
-        self._kit.store.breaks.subscribe(self._connection_broke)
+        self._context.store.breaks.subscribe(self._connection_broke)
 
-    def listen_no_more(self) -> None:
+    def unsubscribe(self) -> None:
         """Nothing that comes from outside the worker is heard any more. Safe to repeat."""
         self._switchboard.unsubscribe(self._woken)
-        self._kit.store.breaks.unsubscribe(self._connection_broke)
+        self._context.store.breaks.unsubscribe(self._connection_broke)
 
     def chore(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something once, beside the duties."""
@@ -110,9 +110,9 @@ class Duties:
         are read again, and what is held is compared before anything more is written of it."""
         self.executor.cache.clear()
         self.graphs.forget_outputs()
-        self.doubts.broke()
+        self.unverified.broke()
 
-    def _held(self) -> Mapping[str, Believer]:
+    def _held(self) -> Mapping[str, HasRecordCount]:
         """All runs of which something may still be written."""
         return {**self.journal.left, **self.executor.running}
 
@@ -135,7 +135,7 @@ class Duties:
     def is_unheard(self) -> bool:
         """Whether no beat has come through for a whole lease, as after the process was stopped: others may have buried
         us, and would take away what we claim. The next beat tells."""
-        return self.heartbeat.unheard > self._kit.settings.lease and self.heartbeat.alive
+        return self.heartbeat.unheard > self._context.settings.lease and self.heartbeat.alive
 
     def _must_beat_first(self) -> bool:
         """Whether a claim is put off until the next beat, which is sent at once."""
@@ -166,20 +166,20 @@ class Duties:
     def _heed_breaks(self, runs: list[Claimed], asked_at: float) -> None:
         """Runs that were just claimed are known from the database itself: nothing of them is in doubt, unless a
         connection broke while they were claimed."""
-        if self.doubts.open:
+        if self.unverified.open:
             for run in runs:
                 # What the claim before has still to say under the same number, its claim having vanished, is refused.
                 if not self.journal.has(run.id, run.claim):
-                    self.doubts.drop(run.id)
-        if self.doubts.last_break >= asked_at:
-            self.doubts.broke()
+                    self.unverified.drop(run.id)
+        if self.unverified.last_break >= asked_at:
+            self.unverified.broke()
 
     # -- what the sweeper tells ------------------------------------------------------------------------------------
 
     def may_reap(self) -> bool:
         """Only after a whole lease of one's own unbroken heartbeats: after an outage the first to come back must not
         take everybody else for dead."""
-        return not self.stopping and self.heartbeat.unbroken >= self._kit.settings.lease
+        return not self.stopping and self.heartbeat.unbroken >= self._context.settings.lease
 
     def gates_are(self, tick: Tick) -> None:
         """Which queues are paused or limited, and what is ready in those that are limited."""
@@ -216,8 +216,8 @@ class Duties:
             self._switchboard.ready(ready)
         if later:
             self.sweeper.tick_now()
-        if self._kit.observers is not None:
-            self._kit.observers.starts(runs)
+        if self._context.observers is not None:
+            self._context.observers.starts(runs)
 
     def remote_steps_wait(self) -> None:
         """There are remote steps to be sent, or results to be looked for."""
@@ -228,8 +228,8 @@ class Duties:
         self.executor.list_running_steps()
         self.mailman.look_again()
         self.limited.forget_unheld(self.executor.running)
-        if self.doubts.open:
-            self.doubts.forget_unheld()
+        if self.unverified.open:
+            self.unverified.forget_unheld()
 
     # -- what the journal tells ------------------------------------------------------------------------------------
 
@@ -250,8 +250,8 @@ class Duties:
 
     def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
         """Children were started, mail was left, steps of dags became ready or are to end: all committed."""
-        if self._kit.observers is not None:
-            self._kit.observers.starts(run for entry in entries for run in entry.starts)
+        if self._context.observers is not None:
+            self._context.observers.starts(run for entry in entries for run in entry.starts)
         ready, later = started_lanes(run for entry in entries for run in entry.starts)
         if ready or answer.lanes:
             self._switchboard.ready(ready | answer.lanes)
@@ -282,7 +282,7 @@ class Duties:
         what is left."""
         held = sorted(held)
         for run_id, _ in held:
-            self._kit.logger.error(
+            self._context.logger.error(
                 "run %s: the database has lost records of it that were committed; it goes on from what is left", run_id,
                 extra={"run_id": run_id},
             )  # fmt: skip
@@ -304,7 +304,7 @@ class Duties:
     def beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
         """Compare what the database says we hold with what we know."""
         if not answer.alive:
-            self._reborn()
+            self._register_as_new_worker()
             return
         if self._unheard:
             self._unheard = False
@@ -319,7 +319,7 @@ class Duties:
         strays = self._strays.find(held, self._is_known, self.claimer.questions)
         if strays and not self.stopping:
             told = "stored as ours, but not executed here; given back"
-            tell_each(self._kit.logger, told, [{"run_id": run_id} for run_id, _ in strays])
+            tell_each(self._context.logger, told, [{"run_id": run_id} for run_id, _ in strays])
             self.chore(self._give_back(strays))
 
     def _is_known(self, run_id: str, claim: int) -> bool:
@@ -328,7 +328,7 @@ class Duties:
 
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         try:
-            await self._kit.store.give_back(self._me.id, list(held))
+            await self._context.store.give_back(self._me.id, list(held))
             self.sweeper.ask_for_lanes()
         except StepfastError:
             pass  # the next two beats find them again
@@ -337,19 +337,19 @@ class Duties:
         """No beat has come through for a whole lease: others may own our runs by now."""
         if self.executor.running:
             told = "worker %s: no heartbeat for a whole lease; stopping its handlers"
-            self._kit.logger.error(told, self._me.id)
+            self._context.logger.error(told, self._me.id)
             self.executor.lose_all()
 
     def heartbeat_broke(self, error: BaseException) -> None:
         """The thread itself ended by an error, which is a bug."""
         self._broke("stepfast-heartbeat", error)
 
-    def _reborn(self) -> None:
+    def _register_as_new_worker(self) -> None:
         """We were declared dead. Nothing we hold is ours; go on under a new id."""
         if self.stopping:
             return
         old = self._me.renew()
-        self._kit.logger.error("worker %s was declared dead; going on as %s", old, self._me.id)
+        self._context.logger.error("worker %s was declared dead; going on as %s", old, self._me.id)
         self.claimer.paused = True  # until the new id is known
         self.executor.lose_all()
         self.journal.disown()
@@ -358,13 +358,13 @@ class Duties:
         self.chore(self._register_again())
 
     async def _register_again(self) -> None:
-        store, settings, me = self._kit.store, self._kit.settings, self._me.id
-        await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
+        store, settings, me = self._context.store, self._context.settings, self._me.id
+        await self._context.ask(lambda: store.register(self._me.info(settings)), "register")
         if self._me.id != me:
             return  # declared dead once more: the next id is registered by itself
         self._me.registered = True
         # Nobody may have been there for its schedules meanwhile.
-        await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
+        await self._context.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
         if self._me.id != me:
             return
         self.claimer.paused = False
@@ -385,12 +385,17 @@ class Worker:
     """One worker in this process. Use it as ``async with app.worker(): …``."""
 
     def __init__(
-        self, kit: Kit, switchboard: Switchboard, new_child: NewChild, planning: Planning, carriage: Carriage
+        self,
+        context: WorkerContext,
+        switchboard: Switchboard,
+        new_child: NewChild,
+        planning: Planning,
+        carriage: TransportHandle,
     ) -> None:
-        self._kit = kit
-        self._store, self._settings, self._logger = kit.store, kit.settings, kit.logger
+        self._context = context
+        self._store, self._settings, self._logger = context.store, context.settings, context.logger
         self._planning = planning
-        self.duties = Duties(kit, switchboard, new_child, planning, carriage, self._break)
+        self.duties = WorkerRuntime(context, switchboard, new_child, planning, carriage, self._break)
         self._tasks: list[asyncio.Task[None]] = []
         """The duties that are under way."""
         self.left = asyncio.Event()
@@ -408,7 +413,7 @@ class Worker:
     @property
     def id(self) -> str:
         """The id of the worker; another one, if it was declared dead and went on."""
-        return self._kit.me.id
+        return self._context.me.id
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -449,7 +454,7 @@ class Worker:
         except BaseException:
             await to_the_end(self._sign_off)
             raise
-        self._logger.info("worker %s started: %s", self.id, ", ".join(self._kit.me.served()) or "no workflows")
+        self._logger.info("worker %s started: %s", self.id, ", ".join(self._context.me.served()) or "no workflows")
         collector.ease(self, threshold_for(self._settings))
         duties = self.duties
         duties.listen()
@@ -461,16 +466,16 @@ class Worker:
             self._tasks.append(task)
 
     async def _register(self) -> None:
-        await self._patiently(lambda: self._store.register(self._kit.me.info(self._settings)))
+        await self._patiently(lambda: self._store.register(self._context.me.info(self._settings)))
 
     async def _declare(self) -> None:
         """The schedules, when the worker is known to live: from then on they are awake. Without any there is nothing
         that the caller would have to wait for, and the scheduler does it."""
-        if self._kit.me.schedules:
+        if self._context.me.schedules:
             await self._patiently(lambda: self._planning.declare(self.id))
 
     async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
-        clock = self._kit.clock
+        clock = self._context.clock
         until = clock.now() + _PATIENCE
         await patiently(call, "register", self._logger, 1.0, lambda: clock.now() > until, clock=clock)
 
@@ -509,13 +514,13 @@ class Worker:
         """Leave no beat, no task, no run and no row behind; each with a bound, because the database may be away. What
         cannot be given back now is reaped after the lease. Safe to repeat."""
         self.duties.heartbeat.tell_to_stop()  # first: whatever comes next, nobody must take us for alive any more
-        self.duties.listen_no_more()
+        self.duties.unsubscribe()
         collector.restore(self)
         await self._end_claim()  # a claim that is cut off may still be carried out, for a worker that has left by then
         await self._bounded(self._hand_over(), _GIVE_BACK, "giving runs back")
         self.duties.journal.give_up()
         self.duties.sweeper.stopped = self.duties.courier.stopped = True
-        await ended((*self._tasks, *self.duties.chores), self._kit.clock)
+        await ended((*self._tasks, *self.duties.chores), self._context.clock)
         for closing in (self.duties.mailman.close, self.duties.graphs.close, self.duties.executor.close):
             await self._bounded(closing(), _CLOSE, "closing")
         await self._sign_off()
@@ -530,7 +535,7 @@ class Worker:
     async def _end_claim(self) -> None:
         """Let a claim that is under way bring its runs, so that they go back at once. Not for long: what it brings too
         late goes back when we sign off."""
-        clock = self._kit.clock
+        clock = self._context.clock
         until = clock.now() + 1
         while (self.duties.claimer.busy or self.duties.limited.busy) and clock.now() < until:
             await clock.sleep(0.005)  # a few times, once in a life
@@ -539,13 +544,13 @@ class Worker:
         idle = asyncio.ensure_future(self.duties.executor.idle.wait())
         hurry = asyncio.ensure_future(self._hurried.wait())
         try:
-            await self._kit.clock.wait((idle, hurry), grace, asyncio.FIRST_COMPLETED)
+            await self._context.clock.wait((idle, hurry), grace, asyncio.FIRST_COMPLETED)
         finally:
             idle.cancel()
             hurry.cancel()
 
     def _bounded(self, work: Coroutine[Any, Any, Any], seconds: float, what: str) -> Coroutine[Any, Any, bool]:
-        return bounded(work, seconds, what, self._logger, self._kit.clock)
+        return bounded(work, seconds, what, self._logger, self._context.clock)
 
     @property
     def at_work(self) -> bool:
@@ -597,14 +602,14 @@ class Worker:
             before = claimer.last_found
             tick = await self.duties.sweeper.tick(ask_for_lanes=True)
             soon = tick.next_due_ms is not None and tick.next_due_ms <= ahead
-            served = any(self._kit.me.serves(lane) for lane in tick.lanes)
+            served = any(self._context.me.serves(lane) for lane in tick.lanes)
             soon = soon or limited.allowed_in() * 1000 <= ahead
             quiet = executor.idle.is_set() and claimer.idle and limited.idle and claimer.last_found == before
             fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
             moved = tick.remote and await self.duties.courier.drained()
             if quiet and not (served or soon or fires or tick.suspects or tick.mail or moved):
                 return
-            await self._kit.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
+            await self._context.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
 
     # -- what can go wrong with the worker itself ------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from .. import status
 from ..records import StepRecord
-from ..run_state import Standing
+from ..run_state import RunState
 
 
-def claim(run: Standing, worker: str, version: str, now: int) -> Standing:
+def claim(run: RunState, worker: str, version: str, now: int) -> RunState:
     """A run out of its queue, under a claim number that nobody had before."""
     return replace(
         run,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from .. import status
 from ..graph import Decision, Graph, Settled, is_failure, summed
-from ..run_state import Standing, place_at
+from ..run_state import RunState, place_at
 
 Name = tuple[str, str]
 """A dag run, and a step of it."""
@@ -31,7 +31,7 @@ def fallen(settled: Iterable[Settled]) -> set[str]:
     return {end.dag_id for end in settled if is_failure(end.outcome)}
 
 
-def settled_at(dag: Standing, now: int) -> int:
+def settled_at(dag: RunState, now: int) -> int:
     """The time at which the next steps of a dag run end: later than any before. Who became ready by those does not see
     what comes of these."""
     return now if dag.ready_at is None else max(now, dag.ready_at + 1)
@@ -45,7 +45,7 @@ class Countdown:
 
     def __init__(self, settled: Sequence[Settled]) -> None:
         self._graphs: dict[str, Graph] = {end.dag_id: end.graph for end in settled}
-        self._known: dict[Name, Standing | None] = {}
+        self._known: dict[Name, RunState | None] = {}
         self._went: dict[Name, Decision] = {}
         self._sums = summed(settled)
         self.skipped: Counter[str] = Counter()
@@ -61,7 +61,7 @@ class Countdown:
         """Steps whose standing is needed for the next round."""
         return [name for name in self._sums if name not in self._known]
 
-    def learn(self, names: Iterable[Name], found: Iterable[Standing]) -> None:
+    def learn(self, names: Iterable[Name], found: Iterable[RunState]) -> None:
         """What was missing. Steps that wait no more began without the rest of their dependencies."""
         self._known.update(dict.fromkeys(names))
         for step in found:
@@ -82,7 +82,7 @@ class Countdown:
                 skipped.append(Settled(dag_id, dag_step, status.SKIPPED, self._graphs[dag_id]))
         self._sums = summed(skipped)
 
-    def moved(self, dags: Mapping[str, Standing], now: int) -> list[Standing]:
+    def moved(self, dags: Mapping[str, RunState], now: int) -> list[RunState]:
         """The standings of all that were counted."""
         found = []
         for number, ((dag_id, dag_step), goes) in enumerate(self._went.items(), 1):
@@ -93,7 +93,7 @@ class Countdown:
         return found
 
 
-def let_step(step: Standing, goes: Decision | Literal["pause"], now: int, number: int = 0) -> Standing:
+def let_step(step: RunState, goes: Decision | Literal["pause"], now: int, number: int = 0) -> RunState:
     """A step for which dependencies were settled waits on, is ready, is paused with its run, or is not needed."""
     if goes == "wait":
         return step
@@ -110,7 +110,7 @@ def let_step(step: Standing, goes: Decision | Literal["pause"], now: int, number
     )
 
 
-def settle_dag(dag: Standing, settled: int, why: Why | None, now: int, number: int = 0) -> Standing:
+def settle_dag(dag: RunState, settled: int, why: Why | None, now: int, number: int = 0) -> RunState:
     """Steps of a dag run are settled, and perhaps it begins to fail (``why``). After its last step the run is ready
     to be finished, unless an operator has paused it. Once it fails nobody does, and its deadline has nothing left to
     do."""

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from .. import status
 from ..records import Transition
-from ..run_state import Standing, place_at, sooner
+from ..run_state import RunState, place_at, sooner
 
-Way = Literal["ended", "ready", "paused", "later"]
+DispatchRoute = Literal["ended", "ready", "paused", "later"]
 
 
-def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standing:
+def leave(run: RunState, move: Transition, now: int, number: int = 0) -> RunState:
     """Where a run goes that its worker lets go. A run that says it waits, but was woken since it looked, is ready
     at once; so is one that is to be cancelled, for its next owner to end it without another attempt, unless it has to
     come to a record first. One that an operator wants paused is paused, and remembers when it was due; but not if the
@@ -65,7 +65,7 @@ def survived(move: Transition) -> bool:
     return move.next_attempt or (waits and move.waiting_for != status.WAITING_GRAPH)
 
 
-def _woken(run: Standing, move: Transition) -> bool:
+def _woken(run: RunState, move: Transition) -> bool:
     """Whether something has come that the worker had not seen when it decided to wait."""
     if _rests_undoing(move):
         return run.ends >= (move.awaits or 0)
@@ -89,7 +89,7 @@ def _aim(move: Transition) -> str:
     return status.QUEUED if move.waiting_for is None else status.WAITING
 
 
-def _way(move: Transition, aim: str, asked: str | None, woken: bool, due: int | None, now: int) -> Way:
+def _way(move: Transition, aim: str, asked: str | None, woken: bool, due: int | None, now: int) -> DispatchRoute:
     if move.status in status.TERMINAL:
         return "ended"
     if asked == status.ASK_CANCEL:
@@ -100,7 +100,7 @@ def _way(move: Transition, aim: str, asked: str | None, woken: bool, due: int | 
     return "ready" if woken or at_once else "later"
 
 
-def _status(move: Transition, way: Way, aim: str, undoing: bool) -> str:
+def _status(move: Transition, way: DispatchRoute, aim: str, undoing: bool) -> str:
     if way == "ended":
         return move.status
     if undoing:
@@ -113,7 +113,7 @@ def kept_for_retry(move: Transition) -> str | None:
     return None if move.next_attempt or not move.forget else msgspec.json.encode(move.forget).decode()
 
 
-def give_back(run: Standing, recorded: bool, now: int, number: int = 0) -> Standing:
+def give_back(run: RunState, recorded: bool, now: int, number: int = 0) -> RunState:
     """A run is ready again at once: the claim is unknown to its worker, or the worker stops. It has neither an attempt
     nor a loss more; and if this claim made a record, the losses before it no longer count."""
     return replace(

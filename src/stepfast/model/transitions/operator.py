@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from ...settings import SUSPECT_LOSSES
 from .. import status
-from ..graph import Reopened
-from ..run_state import Standing, place_at, sooner
+from ..graph import RetriedStep
+from ..run_state import RunState, place_at, sooner
 
-Way = Literal["refused", "fail", "mark", "first", "undo", "end"]
+DispatchRoute = Literal["refused", "fail", "mark", "first", "undo", "end"]
 
 
 class Traces(NamedTuple):
@@ -71,7 +71,7 @@ def may_have_acted(
     return msgspec.json.encode({"type": "MayHaveActed", "message": message, "retryable": False}).decode()
 
 
-def way_to_cancel(run: Standing, undoable: bool = False) -> Way:
+def way_to_cancel(run: RunState, undoable: bool = False) -> DispatchRoute:
     """What a cancellation does to a run: nothing, because it is over or being undone; let a dag run fail, with its
     steps; mark it for its owner; let it come to a record first; begin its undoing; end it. A step of a dag run is
     cancelled with that, and not by itself. What ended because its code does not fit, or its workers died, has undone
@@ -87,7 +87,7 @@ def way_to_cancel(run: Standing, undoable: bool = False) -> Way:
     return "undo" if undoable else "end"
 
 
-def cancel(run: Standing, traces: Traces, now: int, number: int = 0) -> Standing:
+def cancel(run: RunState, traces: Traces, now: int, number: int = 0) -> RunState:
     """The standing of a run that is cancelled, if that is not refused; not for a dag run that goes on, which fails."""
     way = way_to_cancel(run, traces.undoable)
     if way == "mark":
@@ -102,7 +102,7 @@ def cancel(run: Standing, traces: Traces, now: int, number: int = 0) -> Standing
     return begin_undo(told, now, number) if way == "undo" else end(told, traces.between, now)
 
 
-def end_open_step(step: Standing, traces: Traces, now: int, number: int = 0) -> Standing:
+def end_open_step(step: RunState, traces: Traces, now: int, number: int = 0) -> RunState:
     """A dag run begins to fail, and this step of it is not settled. If it has not begun it never will; if it waits, it
     is cancelled; if a worker holds it, it is marked. What it has completed of its own, and can be undone, is undone."""
     if step.held:
@@ -114,12 +114,12 @@ def end_open_step(step: Standing, traces: Traces, now: int, number: int = 0) -> 
     return end(step, traces.between, now) if step.begun else skip(step, now)
 
 
-def mark(run: Standing) -> Standing:
+def mark(run: RunState) -> RunState:
     """A run that a worker holds, for its owner to end."""
     return replace(run, asked=status.ASK_CANCEL, wakes=run.wakes + 1)
 
 
-def go_on_first(run: Standing, now: int, number: int = 0) -> Standing:
+def go_on_first(run: RunState, now: int, number: int = 0) -> RunState:
     """A run that lost a worker since its last record is ready, marked, to come to a record first."""
     return replace(
         _free(run),
@@ -131,7 +131,7 @@ def go_on_first(run: Standing, now: int, number: int = 0) -> Standing:
     )
 
 
-def begin_undo(run: Standing, now: int, number: int = 0) -> Standing:
+def begin_undo(run: RunState, now: int, number: int = 0) -> RunState:
     """A run that was cancelled is ready, to be undone. Its deadline has nothing left to do."""
     return replace(
         _free(run),
@@ -146,7 +146,7 @@ def begin_undo(run: Standing, now: int, number: int = 0) -> Standing:
     )
 
 
-def end(run: Standing, between: bool, now: int) -> Standing:
+def end(run: RunState, between: bool, now: int) -> RunState:
     """A run that was cancelled, and that was it. An attempt that it only waited for is not counted."""
     return replace(
         _free(run),
@@ -158,12 +158,12 @@ def end(run: Standing, between: bool, now: int) -> Standing:
     )
 
 
-def skip(step: Standing, now: int) -> Standing:
+def skip(step: RunState, now: int) -> RunState:
     """A step of a dag run that has not begun, and never will."""
     return replace(_free(step), status=status.SKIPPED, completed_at=now)
 
 
-def _free(run: Standing) -> Standing:
+def _free(run: RunState) -> RunState:
     """A run that has no place in its queue any more, and waits for nothing."""
     return replace(
         run,
@@ -177,12 +177,12 @@ def _free(run: Standing) -> Standing:
     )
 
 
-def may_be_paused(run: Standing) -> bool:
+def may_be_paused(run: RunState) -> bool:
     """What has ended, is to be cancelled, or is being undone, is not paused."""
     return not (run.ended or run.undoing or run.failing or run.asked == status.ASK_CANCEL)
 
 
-def pause(run: Standing, now: int) -> Standing | None:
+def pause(run: RunState, now: int) -> RunState | None:
     """A run stands still until somebody resumes it. It remembers when it would have been due and what it waited for;
     its deadline goes on. One that a worker holds is marked, for its owner to see; that is no wake. None: nothing
     changes. A step of a dag run that waits for others stays so: it is paused when it becomes ready."""
@@ -205,7 +205,7 @@ def pause(run: Standing, now: int) -> Standing | None:
     )
 
 
-def resume(run: Standing, now: int, number: int = 0) -> Standing | None:
+def resume(run: RunState, now: int, number: int = 0) -> RunState | None:
     """A paused run goes on: at once, if nothing keeps it or what it waited for has happened meanwhile, else when it
     would have been due; a dag run with its steps. A check that somebody waits for is made at once. A mark for the owner
     of a run is taken back. None: nothing changes."""
@@ -233,7 +233,7 @@ def resume(run: Standing, now: int, number: int = 0) -> Standing | None:
     )
 
 
-def _may_go_on(run: Standing, now: int) -> bool:
+def _may_go_on(run: RunState, now: int) -> bool:
     """Whether a paused run is ready when it is let go: it waits for nothing, or for what has come meanwhile."""
     due = run.held_due is not None and run.held_due <= now
     if run.waiting_for is None:
@@ -272,13 +272,13 @@ def from_mail(value: str | None) -> NewTime | None:
     return found if possible else None
 
 
-def waits_for_retry(run: Standing) -> bool:
+def waits_for_retry(run: RunState) -> bool:
     """Whether a step, or an undo, waits for its next try."""
     resting = run.status in (status.WAITING, status.COMPENSATING) and not run.ready
     return resting and status.WAITING_RETRY in (run.waiting_for or "").split(", ")
 
 
-def may_be_rescheduled(run: Standing) -> bool:
+def may_be_rescheduled(run: RunState) -> bool:
     """Whether a run waits for nothing but its turn, or for the next try of a step. One that is to be cancelled is not
     kept from that."""
     if run.held or run.asked is not None:
@@ -286,7 +286,7 @@ def may_be_rescheduled(run: Standing) -> bool:
     return run.status == status.QUEUED or waits_for_retry(run)
 
 
-def reschedule(run: Standing, wanted: NewTime, now: int, number: int = 0) -> Standing | None:
+def reschedule(run: RunState, wanted: NewTime, now: int, number: int = 0) -> RunState | None:
     """The run is due at another time, or has another priority. If it expires, then as long after it is due as before.
     None: it is not a run that can be moved."""
     if not may_be_rescheduled(run):
@@ -326,7 +326,7 @@ def why_not(run_status: str | None, waiting_for: str | None) -> str:
     return f"is {run_status}; {rule}{hint}"
 
 
-def _expiry(run: Standing, due: int) -> int | None:
+def _expiry(run: RunState, due: int) -> int | None:
     """When a run expires that is due at another time."""
     was_due = run.visible_at if run.place is None else run.place // 1000
     if run.expires_at is None or was_due is None or run.begun:
@@ -334,13 +334,13 @@ def _expiry(run: Standing, due: int) -> int | None:
     return due + max(0, run.expires_at - was_due)
 
 
-def may_be_retried(run: Standing) -> bool:
+def may_be_retried(run: RunState) -> bool:
     """Whether a run ended without a result, and no undo has begun: the steps that it would build on may be undone. A
     step of a dag is retried with its dag run."""
     return run.status in (status.FAILED, status.CANCELLED) and not run.undoing and run.dag_id is None
 
 
-def retry(run: Standing, now: int, number: int = 0) -> Standing:
+def retry(run: RunState, now: int, number: int = 0) -> RunState:
     """A run is ready again. Its claim number moves on, so that no worker trusts what it remembers of it."""
     return replace(
         _anew(run, now),
@@ -353,7 +353,7 @@ def retry(run: Standing, now: int, number: int = 0) -> Standing:
     )
 
 
-def retry_dag(run: Standing, reopened: int, now: int) -> Standing:
+def retry_dag(run: RunState, reopened: int, now: int) -> RunState:
     """A dag run goes on with the steps that were opened again; with none it is to be finished."""
     return replace(
         _anew(run, now),
@@ -369,7 +369,7 @@ def retry_dag(run: Standing, reopened: int, now: int) -> Standing:
     )
 
 
-def reopen(step: Standing, again: Reopened, now: int, number: int = 0) -> Standing:
+def reopen(step: RunState, again: RetriedStep, now: int, number: int = 0) -> RunState:
     """A step of a dag run that is retried: ready, or waiting for others again. One that has begun sees the outputs that
     it saw, and no worker trusts what it remembers of it. Its next attempt counts when it is claimed: until then the run
     may fail again."""
@@ -387,7 +387,7 @@ def reopen(step: Standing, again: Reopened, now: int, number: int = 0) -> Standi
     )
 
 
-def _anew(run: Standing, now: int) -> Standing:
+def _anew(run: RunState, now: int) -> RunState:
     return replace(
         run,
         reason=None,
@@ -405,5 +405,5 @@ def _anew(run: Standing, now: int) -> Standing:
     )
 
 
-def _deadline(run: Standing, now: int) -> int | None:
+def _deadline(run: RunState, now: int) -> int | None:
     return None if run.deadline_ms is None else now + run.deadline_ms

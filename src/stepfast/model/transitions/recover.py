@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from .. import status
-from ..run_state import Standing, place_at
+from ..run_state import RunState, place_at
 
 
-def lose(run: Standing, recorded: bool, max_losses: int, error: str, now: int, number: int = 0) -> Standing:
+def lose(run: RunState, recorded: bool, max_losses: int, error: str, now: int, number: int = 0) -> RunState:
     """A run that names a dead worker is ready again, or, after too many of them, ends as a dead letter, which undoes
     nothing. ``recorded``: whether its last claim made a record."""
     losses = 1 if recorded else run.losses + 1
@@ -50,7 +50,7 @@ class Causes(NamedTuple):
     expired: str
 
 
-def due(run: Standing, now: int) -> Due:
+def due(run: RunState, now: int) -> Due:
     """What its timer means. A run that an operator holds can only be late."""
     if run.visible_at is None or run.visible_at > now or run.held or run.ended:
         return "no"
@@ -61,7 +61,7 @@ def due(run: Standing, now: int) -> Due:
     return "no" if run.status == status.PAUSED else "ready"
 
 
-def awake(run: Standing, now: int, number: int = 0) -> Standing:
+def awake(run: RunState, now: int, number: int = 0) -> RunState:
     """A sleeper that is due becomes ready."""
     return replace(
         run,
@@ -73,7 +73,7 @@ def awake(run: Standing, now: int, number: int = 0) -> Standing:
     )
 
 
-def let_begin(run: Standing, now: int, number: int = 0) -> Standing:
+def let_begin(run: RunState, now: int, number: int = 0) -> RunState:
     """A step of a dag run that was not picked up in time, while another step of that run was: it stays ready, or
     becomes so, and does not expire any more."""
     return replace(
@@ -86,7 +86,7 @@ def let_begin(run: Standing, now: int, number: int = 0) -> Standing:
     )
 
 
-def end_late(run: Standing, undoable: bool, causes: Causes, now: int, number: int = 0) -> Standing:
+def end_late(run: RunState, undoable: bool, causes: Causes, now: int, number: int = 0) -> RunState:
     """A run that is late ends; where a deadline passed and there is something to undo, that begins."""
     late = run.deadline_at is not None and run.deadline_at <= now
     undoes = late and undoable

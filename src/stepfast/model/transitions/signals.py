@@ -7,10 +7,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from .. import status
-from ..run_state import Standing, place_at, sooner
+from ..run_state import RunState, place_at, sooner
 
 
-def wanted_mail(run: Standing) -> frozenset[str]:
+def wanted_mail(run: RunState) -> frozenset[str]:
     """The kinds of mail that a run has a use for. One that can be retried keeps its signals for that; of the answers of
     its children it is told again."""
     if run.status in (status.COMPLETED, status.COMPENSATED):
@@ -30,7 +30,7 @@ def way_to_signal(run_status: str, reason: str | None = None) -> Literal["take",
     return "forward" if reason == status.REASON_CONTINUED else "refused"
 
 
-def wake(run: Standing, signals: int, ends: int, now: int, number: int = 0) -> Standing:
+def wake(run: RunState, signals: int, ends: int, now: int, number: int = 0) -> RunState:
     """Mail has come. What waits is woken by any signal: it looks into its box, and waits again for the rest. Ends of
     children wake it when there are as many as it waits for, at once or after gathering some more. What is paused acts
     on it when it goes on, and a step that waits for others when its turn has come."""

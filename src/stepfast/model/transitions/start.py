@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from .. import status
 from ..records import NewRun, RunShape
-from ..run_state import Standing, place_at, sooner
+from ..run_state import RunState, place_at, sooner
 from ..status import QUEUED, RUNNING, WAITING, WAITING_STEPS
 
 
@@ -77,7 +77,7 @@ class Debounce(NamedTuple):
         return due if self.max_ms is None else min(due, first_at + self.max_ms)
 
 
-def put_off(run: Standing, first_at: int, now: int, debounce: Debounce, expires_ms: int | None) -> Standing:
+def put_off(run: RunState, first_at: int, now: int, debounce: Debounce, expires_ms: int | None) -> RunState:
     """A run that no worker has claimed yet, started once more. One that is ready already is not any more, unless its
     time is up. For how long it may stay unclaimed is counted anew."""
     due = debounce.due_at(first_at, now)

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ...cancellation import insist, requests
+from ...cancellation import raise_if_cancelled, requests
 from .errors import is_silent
 
 PATIENCE = 5.0
@@ -28,11 +28,11 @@ async def transaction(connection: Any) -> AsyncIterator[None]:
         await run(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         await connection.begin()
         yield
-        insist(before)
+        raise_if_cancelled(before)
         await connection.commit()
     except Exception as error:
         await _give_up(connection, error)
-        insist(before)
+        raise_if_cancelled(before)
         raise
     except BaseException:
         drop(connection)
@@ -51,14 +51,14 @@ async def borrowed(pool: Any, patience: float) -> AsyncIterator[Any]:
         if is_silent(error):
             drop(connection)
         _give_back(pool, connection)
-        insist(before)
+        raise_if_cancelled(before)
         raise
     except BaseException:
         drop(connection)
         _give_back(pool, connection)
         raise
     _give_back(pool, connection)
-    insist(before)
+    raise_if_cancelled(before)
 
 
 async def run(connection: Any, sql: str, given: Any = None) -> list[Any]:
@@ -82,7 +82,7 @@ async def close_pool(pool: Any) -> None:
             await pool.wait_closed()
     except Exception:
         pool.terminate()
-        insist(before)
+        raise_if_cancelled(before)
     except BaseException:
         pool.terminate()
         raise

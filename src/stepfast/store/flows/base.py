@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...model.records import NewRun
 from ...model.remote_steps import Result, Task
-from ...model.run_state import READ_COLUMNS, Standing, written
+from ...model.run_state import READ_COLUMNS, RunState, written
 from ...model.schedules import ScheduleRow
 from ...model.stored import read_json
 from ...model.transitions.operator import Traces
@@ -45,7 +45,7 @@ class Start(NamedTuple):
     runs: Sequence[NewRun]
 
 
-class Carry(NamedTuple):
+class SendTasks(NamedTuple):
     """Send tasks over the transport, which is in the same database, in the same transaction."""
 
     tasks: Sequence[Task]
@@ -63,7 +63,7 @@ class Commit:
 
 COMMIT = Commit()
 
-Request = Ask | Put | PutEach | Start | Carry | Remove | Commit
+Request = Ask | Put | PutEach | Start | SendTasks | Remove | Commit
 T = TypeVar("T")
 Flow = Generator[Request, Any, T]
 
@@ -91,16 +91,16 @@ def put_each(names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> Flow[No
 class LockedRuns(NamedTuple):
     """Runs as they stand, locked in this transaction, and the database's time."""
 
-    runs: dict[str, Standing]
+    runs: dict[str, RunState]
     now: int
 
 
 def found(rows: Iterable[Any]) -> LockedRuns:
     """Rows of (time, standing)."""
-    now, runs = 0, dict[str, Standing]()
+    now, runs = 0, dict[str, RunState]()
     for row in rows:
         now = row[0]
-        runs[row[1]] = Standing(*row[1:])
+        runs[row[1]] = RunState(*row[1:])
     return LockedRuns(runs, now)
 
 
@@ -109,7 +109,7 @@ def read(name: str, *arguments: Any) -> Flow[LockedRuns]:
     return found((yield from ask(name, *arguments)))
 
 
-def lock_run(run_id: str) -> Flow[tuple[Standing | None, int]]:
+def lock_run(run_id: str) -> Flow[tuple[RunState | None, int]]:
     """One run, waited for."""
     runs, now = yield from read("lock_runs", [run_id])
     return runs.get(run_id), now
@@ -121,7 +121,7 @@ def lock_free(ids: Iterable[str]) -> Flow[LockedRuns]:
     return (yield from read("lock_free", wanted)) if wanted else LockedRuns({}, 0)
 
 
-def change(runs: Sequence[Standing]) -> Flow[None]:
+def change(runs: Sequence[RunState]) -> Flow[None]:
     """Write what was decided."""
     yield from put("change", [written(run) for run in runs])
 
@@ -140,7 +140,7 @@ def forget_steps(addresses: Sequence[tuple[str, str, int]]) -> Flow[None]:
     yield from put("forget", addresses)
 
 
-def forgotten(run: Standing) -> list[tuple[str, str, int]]:
+def forgotten(run: RunState) -> list[tuple[str, str, int]]:
     """The records that a retry of the run is to make anew."""
     addresses = read_json(run.forget, list[tuple[str, int]], [])
     return [(run.id, branch, position) for branch, position in addresses]

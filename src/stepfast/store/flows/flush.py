@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...model import status
 from ...model.graph import Settled, is_failure
 from ...model.records import Batch, FailedTry, FlushAnswer, Lane, NewRun, StepDone, StepRunning, StepWith, Transition
-from ...model.run_state import Standing
+from ...model.run_state import RunState
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
 from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_dag, settled_at
 from ...model.transitions.finish import gone_with, leave
@@ -118,14 +118,14 @@ def _running_row(e: StepRunning, now: int) -> tuple[Any, ...]:
     return e.run_id, e.branch, e.position, e.name, e.detail, e.data, e.format, now - e.since_ms, now
 
 
-Dags = Mapping[str, Standing]
+Dags = Mapping[str, RunState]
 """Dag runs that are locked in this transaction."""
 
 
 class Settlement(Struct):
     """What came of the ends of steps. Nothing of it is written before ``write``."""
 
-    runs: list[Standing] = field(default_factory=list)
+    runs: list[RunState] = field(default_factory=list)
     """Steps and dag runs as they stand now."""
     lanes: set[Lane] = field(default_factory=set)
     """Where something was made ready: steps, or dag runs whose steps are all settled."""
@@ -135,16 +135,16 @@ class Settlement(Struct):
     """The steps that are over, or are being undone, because their dag run fails: so are their children."""
     ready: set[str] = field(default_factory=set)
     """The dag runs that are to be finished."""
-    ended: list[Standing] = field(default_factory=list)
+    ended: list[RunState] = field(default_factory=list)
     """The dag runs that are over, without anybody who finishes them."""
 
-    def add(self, run: Standing) -> None:
+    def add(self, run: RunState) -> None:
         """Note a run that stands otherwise now, and its lane if it is ready."""
         self.runs.append(run)
         if run.ready:
             self.lanes.add(run.lane)
 
-    def end(self, dag: Standing, over: Standing) -> None:
+    def end(self, dag: RunState, over: RunState) -> None:
         """A dag run that was to be finished is over instead."""
         self.runs = [over if run is dag else run for run in self.runs]
         self.lanes = {run.lane for run in self.runs if run.ready}
@@ -211,21 +211,21 @@ def _end_open(
             done.cancelled.append(step.id)
 
 
-def lock_open_steps(dag_ids: list[str]) -> Flow[list[Standing]]:
+def lock_open_steps(dag_ids: list[str]) -> Flow[list[RunState]]:
     """The steps of dag runs that are not settled, waited for; but for those that are being undone, which come to their
     own end."""
     found = yield from read("lock_open_steps", dag_ids)
     return [step for _, step in sorted(found.runs.items()) if not (step.ended or step.undoing)]
 
 
-def write(done: Settlement, others: Sequence[Standing] = ()) -> Flow[bool]:
+def write(done: Settlement, others: Sequence[RunState] = ()) -> Flow[bool]:
     """Write it, together with other runs that were decided on; whether children of cancelled steps are told."""
     yield from change([*others, *done.runs])
     return (yield from put("tell_children", [(run_id,) for run_id in done.cancelled])) > 0
 
 
 def let_go(
-    worker: str, moves: Sequence[Transition], runs: Mapping[str, Standing], dags: Mapping[str, Standing],
+    worker: str, moves: Sequence[Transition], runs: Mapping[str, RunState], dags: Mapping[str, RunState],
     answer: FlushAnswer,
 ) -> Flow[None]:  # fmt: skip
     """Write where these runs go, and what follows for the dag runs that they are steps of."""
@@ -245,7 +245,7 @@ def let_go(
         yield from _continue(successors, answer)
 
 
-def _when(move: Transition, dags: Mapping[str, Standing], now: int) -> int:
+def _when(move: Transition, dags: Mapping[str, RunState], now: int) -> int:
     """Steps of a dag run end later than those that were settled before."""
     if move.settled is None or move.settled.dag_id not in dags:
         return now
@@ -260,11 +260,11 @@ def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow
     yield from put("inherit", pairs)
     yield from put("inherit_tags", pairs)
     yield from put("inherit_mail", pairs)
-    paused = [heir for ended, heir in pairs if answer.asked.get(ended) == status.ASK_PAUSE]
+    paused = [continuation for ended, continuation in pairs if answer.asked.get(ended) == status.ASK_PAUSE]
     if paused:
-        heirs, now = yield from read("lock_runs", paused)
-        yield from change([held for run in heirs.values() if (held := pause(run, now)) is not None])
-    cancelled = [(heir, ended) for ended, heir in pairs if answer.asked.get(ended) == status.ASK_CANCEL]
+        continuations, now = yield from read("lock_runs", paused)
+        yield from change([held for run in continuations.values() if (held := pause(run, now)) is not None])
+    cancelled = [(continuation, ended) for ended, continuation in pairs if answer.asked.get(ended) == status.ASK_CANCEL]
     answer.undelivered |= (yield from put("cancel_heir", cancelled)) > 0
 
 
@@ -277,7 +277,7 @@ def tell(moves: Sequence[Transition], answer: FlushAnswer) -> Flow[None]:
     answer.undelivered |= told > 0
 
 
-Standings = dict[str, Standing]
+Standings = dict[str, RunState]
 Claims = set[tuple[str, int]]
 """Runs, and the claims under which they are written to."""
 Meet = Callable[[int | None], None]
@@ -366,7 +366,7 @@ def _lock_dags(moves: list[Transition]) -> Flow[tuple[Standings, set[str]]]:
 
 def _find_vanished(batch: Batch, runs: Standings) -> Flow[set[str]]:
     """Of the doubtful: runs of which less is stored than their worker was told."""
-    doubtful = {run_id: batch.doubts[run_id] for run_id in runs if run_id in batch.doubts}
+    doubtful = {run_id: batch.unverified[run_id] for run_id in runs if run_id in batch.unverified}
     if not doubtful:
         return set()
     stored = {row[0]: row[1] for row in (yield from ask("stored", list(doubtful)))}

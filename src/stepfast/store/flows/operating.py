@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from ...errors import InvalidState
 from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, Granted
-from ...model.graph import APPROVAL, Graph, Stood
+from ...model.graph import APPROVAL, DagStepState, Graph
 from ...model.records import Answer, Lane
-from ...model.run_state import Standing
+from ...model.run_state import RunState
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
 from ...model.transitions import operator
 from ...model.transitions.dag import Why, settled_at
@@ -35,7 +35,7 @@ from .flush import Settlement, fail, lock_open_steps, write
 from .starts import leave_keys
 
 
-def retry_dag(dag: Standing, now: int) -> Flow[set[Lane] | None]:
+def retry_dag(dag: RunState, now: int) -> Flow[set[Lane] | None]:
     """Let a failed or cancelled dag run, locked in this transaction, go on from what its steps have completed; where
     something is ready now. None: a step of it was undone."""
     [(text,)] = yield from ask("graph", dag.workflow, dag.graph, dag.id)
@@ -55,11 +55,11 @@ def retry_dag(dag: Standing, now: int) -> Flow[set[Lane] | None]:
     return {run.lane for run in (after, *moved) if run.ready}
 
 
-def _stood(step: Standing) -> Stood:
-    return Stood(step.status, step.reason, step.begun, bool(step.undoing))
+def _stood(step: RunState) -> DagStepState:
+    return DagStepState(step.status, step.reason, step.begun, bool(step.undoing))
 
 
-def _forget(graph: Graph, begun: list[Standing]) -> Flow[None]:
+def _forget(graph: Graph, begun: list[RunState]) -> Flow[None]:
     """The records that are to be made anew: those that the error of a step belongs to. An approval asks again."""
     named = [(step, step.dag_step) for step in begun if step.dag_step is not None]
     approvals = [step for step, name in named if graph.dag_steps[name].kind == APPROVAL]
@@ -86,17 +86,17 @@ def cancel_run(run_id: str) -> Flow[Answer]:
     return answer
 
 
-class Moved(Struct):
+class StateChange(Struct):
     """What came of what was asked of some runs."""
 
-    runs: list[Standing] = field(default_factory=list)
+    runs: list[RunState] = field(default_factory=list)
     """As they stand now."""
     lanes: set[Lane] = field(default_factory=set)
     """Where runs are ready: to go on, to be undone, or to come to a record first."""
     ended: bool = False
 
 
-def cancel_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
+def cancel_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     """Cancel runs that are locked in this transaction, and leave word for their parents and children. A dag run that
     goes on is not cancelled like this: it fails, with its steps."""
     runs = [run for run in runs if way_to_cancel(run) not in ("refused", "fail")]
@@ -107,10 +107,10 @@ def cancel_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
     yield from put("tell_parents", [(run.id,) for run, after in over if after.ended and run.child and not run.ended])
     yield from put("tell_children", [(run.id,) for run, _ in over])
     lanes = {after.lane for _, after in moved if after.ready}
-    return Moved([after for _, after in moved], lanes, any(after.ended for _, after in over))
+    return StateChange([after for _, after in moved], lanes, any(after.ended for _, after in over))
 
 
-def _cancel_dag(run: Standing, answer: Answer, now: int) -> Flow[None]:
+def _cancel_dag(run: RunState, answer: Answer, now: int) -> Flow[None]:
     """One that fails already goes on to do so."""
     if run.failing:
         answer.done = run.reason == REASON_CANCELLED
@@ -120,7 +120,7 @@ def _cancel_dag(run: Standing, answer: Answer, now: int) -> Flow[None]:
     answer.lane = run.lane if run.id in done.ready else None
 
 
-def cancel_dags(dags: dict[str, Standing], now: int) -> Flow[Settlement]:
+def cancel_dags(dags: dict[str, RunState], now: int) -> Flow[Settlement]:
     """Dag runs that go on, and that nobody holds, fail, and are finished like any that does. One of which nothing has
     begun has nothing to undo: it is over at once, also where a paused queue or a limit keeps workers from it."""
     done = yield from fail(dict.fromkeys(dags, Why(REASON_CANCELLED)), Counter(), dags, now)
@@ -157,9 +157,9 @@ def resume_run(run_id: str) -> Flow[Answer]:
     return answer
 
 
-def resume_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
+def resume_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     """Let runs go on that are locked in this transaction. A step of a dag run goes with that."""
-    done, number = Moved(), 0
+    done, number = StateChange(), 0
     for run in runs:
         for each in (yield from _with_steps(run)) if run.dag_id is None else ():
             number += 1
@@ -182,11 +182,11 @@ def reschedule_run(run_id: str, wanted: NewTime) -> Flow[Answer]:
     return answer
 
 
-def reschedule_runs(wishes: Sequence[tuple[Standing, NewTime]], now: int) -> Flow[Moved]:
+def reschedule_runs(wishes: Sequence[tuple[RunState, NewTime]], now: int) -> Flow[StateChange]:
     """Move runs that are locked in this transaction. A step of a dag run goes with that. So does the priority of steps
     that wait for others; a dag run that has ended, or is failing, is not moved."""
-    done, number, due = Moved(), 0, list[tuple[str, int]]()
-    before = dict[str, Standing]()
+    done, number, due = StateChange(), 0, list[tuple[str, int]]()
+    before = dict[str, RunState]()
     for run, wanted in wishes:
         if run.dag_id is not None or (run.is_dag and (run.ended or run.undoing or run.failing)):
             continue
@@ -209,7 +209,7 @@ def reschedule_runs(wishes: Sequence[tuple[Standing, NewTime]], now: int) -> Flo
     return done
 
 
-def _with_steps(run: Standing) -> Flow[list[Standing]]:
+def _with_steps(run: RunState) -> Flow[list[RunState]]:
     """The run, and of a dag run its steps that are not settled, locked like the run itself."""
     return [run, *((yield from lock_open_steps([run.id])) if run.is_dag else ())]
 
@@ -229,18 +229,18 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
     return {run.lane}
 
 
-def _answer(run: Standing | None) -> Answer:
+def _answer(run: RunState | None) -> Answer:
     return Answer(None) if run is None else Answer(run.status, run.reason)
 
 
-_Many = Callable[[Sequence[Standing], int], Flow[Moved]]
+_Many = Callable[[Sequence[RunState], int], Flow[StateChange]]
 
 
 def grant(wish: str, ids: Sequence[str]) -> Flow[Granted]:
     """Do it for those that it fits, in one transaction. Nobody is waited for."""
     found = yield from lock_free(ids)
     plain = [run for run in found.runs.values() if not run.is_dag and run.dag_id is None]
-    moved = (yield from _MANY[wish](plain, found.now)) if plain else Moved()
+    moved = (yield from _MANY[wish](plain, found.now)) if plain else StateChange()
     done = [run.id for run in moved.runs]
     here = {run.id for run in plain}
     return Granted(
@@ -252,21 +252,21 @@ def grant(wish: str, ids: Sequence[str]) -> Flow[Granted]:
     )
 
 
-def _pause_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
+def _pause_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     fitting = [run for run in runs if may_be_paused(run)]
     after = [pause(run, now) or run for run in fitting]
     yield from change([run for run, before in zip(after, fitting, strict=True) if run is not before])
-    return Moved(after)
+    return StateChange(after)
 
 
-def _retry_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
+def _retry_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     fitting = [run for run in runs if may_be_retried(run)]
     after = [retry(run, now, number) for number, run in enumerate(fitting, 1)]
     yield from leave_keys(fitting)
     yield from change(after)
     yield from forget_steps([address for run in fitting for address in forgotten(run)])
     yield from put("tell_again", [(run.id,) for run in fitting])
-    return Moved(after, {run.lane for run in after})
+    return StateChange(after, {run.lane for run in after})
 
 
 _MANY: dict[str, _Many] = {CANCEL: cancel_runs, PAUSE: _pause_runs, RESUME: resume_runs, RETRY: _retry_runs}

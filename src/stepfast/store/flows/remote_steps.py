@@ -15,7 +15,7 @@ from ...model.records import StepWith
 from ...model.remote_steps import Judged, RemoteStep, Result, Task
 from ...settings import FORMAT
 from ..store import Due, Judgement, Key
-from .base import Carry, Flow, Remove, Rows, ask, lock_free, put
+from .base import Flow, Remove, Rows, SendTasks, ask, lock_free, put
 
 # -- out ---------------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def send_out(entries: Sequence[StepWith], now: int) -> Flow[None]:
     yield from put("put_remote", [_values(step) for step in steps])
     tasks = [step.task for step in steps if step.state == remote.SENT]
     if tasks:
-        yield Carry(tasks)
+        yield SendTasks(tasks)
 
 
 class _Numbers:
@@ -67,7 +67,7 @@ def _begun(entry: StepWith, numbers: _Numbers, now: int) -> RemoteStep:
 # -- what is due ---------------------------------------------------------------------------------------------
 
 
-def see_to_due(carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Flow[Due]:
+def send_due(carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Flow[Due]:
     """Send what is due; say what else somebody has to see to. Each row is put off meanwhile, so that nobody else does
     the same. What goes over another database is sent after this commit, and may be on its way for up to ``way_ms``: if
     that fails, it is found to be missing."""
@@ -80,7 +80,7 @@ def see_to_due(carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: in
     yield from _change(after)
     tasks = [step.task for step in out]
     if tasks and joined:
-        yield Carry(tasks)
+        yield SendTasks(tasks)
     doubtful = [step.task for step in steps if step.state == remote.SENT]
     over = [step.step_id for step in steps if step.state not in remote.OPEN]
     return Due([] if joined else tasks, doubtful, over, len(tasks))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...model.records import Answer, Lane, Mail
-from ...model.run_state import Standing
+from ...model.run_state import RunState
 from ...model.status import (
     MAIL_CANCEL,
     MAIL_ENDS,
@@ -22,7 +22,7 @@ from ...model.transitions.signals import wake, wanted_mail, way_to_signal
 from ..store import Delivery, mailbox_full
 from .base import COMMIT, Flow, Rows, ask, change, found, lock_free, lock_run, put
 from .flush import Settlement
-from .operating import Moved, cancel_dags, cancel_runs, reschedule_runs, resume_runs
+from .operating import StateChange, cancel_dags, cancel_runs, reschedule_runs, resume_runs
 
 MailId = tuple[str, str]
 """A run, and the id of a piece of mail in its mailbox."""
@@ -41,7 +41,7 @@ def send(mail: Mail, again: bool, most: int) -> Flow[Answer]:
     return (yield from _send_to(run, mail, again, most, now))
 
 
-def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flow[Answer]:
+def _send_to(run: RunState, mail: Mail, again: bool, most: int, now: int) -> Flow[Answer]:
     answer = Answer(run.status, run.reason, running=run.held)
     way = way_to_signal(run.status, run.reason)
     if way == "forward":
@@ -60,7 +60,7 @@ def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flo
     return answer
 
 
-def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Answer]:
+def _send_to_step(dag: RunState, mail: Mail, again: bool, most: int) -> Flow[Answer]:
     """A signal to a dag run is for the step of its name. One that was taken has done its work, even if by now the step
     has come to its end."""
     runs, now = found((yield from ask("lock_step_named", dag.id, mail.name)))
@@ -71,7 +71,7 @@ def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Ans
     return Answer(dag.status, NO_SUCH_STEP if way_to_signal(dag.status) == "take" else dag.reason)
 
 
-def _forward_all(run: Standing) -> Flow[None]:
+def _forward_all(run: RunState) -> Flow[None]:
     """What was only inserted for a run that went on as others, or for one of these, goes on before the sender does: it
     was sent earlier. All of them are waited for in the order of their ids, so nothing else may be in hand."""
     yield COMMIT
@@ -87,7 +87,7 @@ def _forward_all(run: Standing) -> Flow[None]:
 class _Box(NamedTuple):
     """A run, locked in this transaction, and what has come for it: (id, kind) of each piece of mail."""
 
-    run: Standing
+    run: RunState
     mail: list[tuple[str, str]]
 
     @property
@@ -149,7 +149,7 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     moved = yield from _reschedule({box.run.id: after.get(box.run.id, box.run) for box in boxes}, boxes, now)
     after |= {run.id: run for run in moved.runs}
     lanes |= moved.lanes
-    kept, gone, forwarded, woken = list[MailId](), list[MailId](), list[MailId](), list[Standing]()
+    kept, gone, forwarded, woken = list[MailId](), list[MailId](), list[MailId](), list[RunState]()
     for number, box in enumerate(boxes, 1):
         run = after.get(box.run.id, box.run)
         wanted = wanted_mail(run)
@@ -173,15 +173,17 @@ def _forward(mail: Sequence[MailId]) -> Flow[None]:
     """Mail for runs that went on as others goes to the last of these."""
     if not mail:
         return
-    heirs = {row[0]: row[1] for row in (yield from ask("heirs", sorted({run_id for run_id, _ in mail})))}
-    yield from put("forward", [(*each, heirs[each[0]]) for each in mail if heirs[each[0]] != each[0]])
+    continuations = {
+        row[0]: row[1] for row in (yield from ask("continuations", sorted({run_id for run_id, _ in mail})))
+    }
+    yield from put("forward", [(*each, continuations[each[0]]) for each in mail if continuations[each[0]] != each[0]])
 
 
-def _reschedule(runs: Mapping[str, Standing], boxes: Sequence[_Box], now: int) -> Flow[Moved]:
+def _reschedule(runs: Mapping[str, RunState], boxes: Sequence[_Box], now: int) -> Flow[StateChange]:
     """Move the runs that mail asks it for. Where several pieces do, the last one counts."""
     mail = [each for box in boxes for each in box.moves]
     if not mail:
-        return Moved()
+        return StateChange()
     wanted: dict[str, NewTime] = {}
     for run_id, value in (yield from ask("words", Rows(mail))):
         if (found := from_mail(value)) is not None:
@@ -189,7 +191,7 @@ def _reschedule(runs: Mapping[str, Standing], boxes: Sequence[_Box], now: int) -
     return (yield from reschedule_runs([(runs[run_id], what) for run_id, what in wanted.items()], now))
 
 
-def _cancel(runs: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:
+def _cancel(runs: Sequence[RunState], now: int) -> Flow[tuple[dict[str, RunState], set[Lane], bool]]:
     """How these runs stand when they are cancelled, where something is ready now, and whether any has ended."""
     if not runs:
         return {}, set(), False

@@ -10,7 +10,7 @@ import msgspec
 from ...errors import DatabaseUnavailable
 from ...model.ids import new_seed
 from ...model.records import Lane, NewRun
-from ...model.run_state import Standing
+from ...model.run_state import RunState
 from ...model.transitions.start import Debounce, put_off
 from .base import Flow, ask, change, put
 
@@ -34,7 +34,7 @@ def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:
     for _ in range(_TRIES):
         found = yield from ask("lock_debounced", run.shape.workflow, run.key)
         if found:
-            return (yield from _put_off(Standing(*found[0][2:]), found[0][0], found[0][1], run, debounce))
+            return (yield from _put_off(RunState(*found[0][2:]), found[0][0], found[0][1], run, debounce))
         if (yield from ask("start_debounced", *_row(run, debounce))):
             yield from put("tag_runs", [(tag, run.id) for tag in run.shape.tags])
             return Debounced(run.id, None)
@@ -45,13 +45,13 @@ def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:
     )
 
 
-def leave_keys(runs: Sequence[Standing]) -> Flow[None]:
+def leave_keys(runs: Sequence[RunState]) -> Flow[None]:
     """Runs that ended before anybody had claimed them are to be retried. Their keys were free since then, and others
     may wait under them: what is retried stands by itself, and no start gives it another input."""
     yield from put("leave_debounced", [(run.id,) for run in runs if not run.begun])
 
 
-def _put_off(row: Standing, first_at: int, now: int, run: NewRun, debounce: Debounce) -> Flow[Debounced]:
+def _put_off(row: RunState, first_at: int, now: int, run: NewRun, debounce: Debounce) -> Flow[Debounced]:
     later = put_off(row, first_at, now, debounce, run.shape.expires_ms)
     yield from change([later])
     yield from put("change_input", [(row.id, run.input, run.shape.format)])

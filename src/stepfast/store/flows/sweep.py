@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from ...model.ids import made_at
-from ...model.run_state import Standing
+from ...model.run_state import RunState
 from ...model.status import REASON_DEADLINE
 from ...model.transitions.dag import BY_A_STEP, Why
 from ...model.transitions.finish import give_back
@@ -44,7 +44,7 @@ def promote(limit: int) -> Flow[Promotion]:
     return done
 
 
-def _end(late: Sequence[Standing], now: int) -> Flow[list[Standing]]:
+def _end(late: Sequence[RunState], now: int) -> Flow[list[RunState]]:
     """Runs that are late come to their end, or begin to be undone."""
     traces = yield from traces_of([run.id for run in late if run.begun])
     return [
@@ -52,7 +52,7 @@ def _end(late: Sequence[Standing], now: int) -> Flow[list[Standing]]:
     ]
 
 
-def _end_late_steps(late: Sequence[Standing]) -> Flow[Promotion]:
+def _end_late_steps(late: Sequence[RunState]) -> Flow[Promotion]:
     """Steps of dag runs: with them the run fails, unless another step of it was picked up in time. If somebody holds
     the run they stay late, and are found again."""
     dags, now = yield from lock_free({step.dag_id for step in late if step.dag_id is not None})
@@ -81,7 +81,7 @@ def _fail_late(dag_ids: Sequence[str]) -> Flow[Promotion]:
     return Promotion(done.lanes, [], len(late), bool(done.marked))
 
 
-def _lose_steps(steps: Iterable[Standing], dags: dict[str, Standing], now: int) -> Flow[Settlement]:
+def _lose_steps(steps: Iterable[RunState], dags: dict[str, RunState], now: int) -> Flow[Settlement]:
     """Steps that have failed without a word of their own: so do their dag runs."""
     ended = Counter(step.dag_id for step in steps if step.ended and step.dag_id is not None)
     done = yield from fail(dict.fromkeys(ended, BY_A_STEP), ended, dags, now)
@@ -114,7 +114,7 @@ def reap(worker: str, limit: int, max_losses: int, silent: Sequence[str] | None)
     return Reaping(buried, lanes, _ended(moved), len(moved), asked)
 
 
-def _lose(ids: Sequence[str], max_losses: int) -> Flow[tuple[list[Standing], int]]:
+def _lose(ids: Sequence[str], max_losses: int) -> Flow[tuple[list[RunState], int]]:
     """Locked first, and looked at again: only now are runs and workers seen as they are at one time."""
     if not ids:
         return [], 0
@@ -127,7 +127,7 @@ def _lose(ids: Sequence[str], max_losses: int) -> Flow[tuple[list[Standing], int
     return found, now
 
 
-def _bury_steps(fatal: Sequence[Standing], max_losses: int) -> Flow[tuple[list[Standing], Settlement]]:
+def _bury_steps(fatal: Sequence[RunState], max_losses: int) -> Flow[tuple[list[RunState], Settlement]]:
     """Dead letters among steps of dag runs: with them the run fails. If somebody holds the run they still name a dead
     worker, and are found again."""
     dags, _ = yield from lock_free({step.dag_id for step in fatal if step.dag_id is not None})
@@ -143,11 +143,11 @@ def _recorded(ids: Collection[str]) -> Flow[set[str]]:
     return {row[0] for row in (yield from ask("recorded", list(ids)))} if ids else set()
 
 
-def _tell_parents(ended: Iterable[Standing]) -> Flow[None]:
+def _tell_parents(ended: Iterable[RunState]) -> Flow[None]:
     yield from put("tell_parents", [(run.id,) for run in ended if run.child])
 
 
-def _ended(runs: Iterable[Standing]) -> list[str]:
+def _ended(runs: Iterable[RunState]) -> list[str]:
     return [run.id for run in runs if run.ended]
 
 
@@ -200,7 +200,7 @@ def _give_back_late(worker: str, held: Sequence[tuple[str, int]]) -> Flow[None]:
             yield from _give_back({run_id: run}, now)
 
 
-def _give_back(runs: dict[str, Standing], now: int) -> Flow[None]:
+def _give_back(runs: dict[str, RunState], now: int) -> Flow[None]:
     recorded = yield from _recorded(runs)
     moved = [give_back(run, run.id in recorded, now, number) for number, run in enumerate(runs.values(), 1)]
     yield from change(moved)

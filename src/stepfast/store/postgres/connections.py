@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from ...cancellation import insist, requests
+from ...cancellation import raise_if_cancelled, requests
 from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable, sentence
 from ...model.urls import DatabaseUrl, is_shown_in, redact
 from ...settings import Settings
@@ -268,7 +268,7 @@ class KeptConnection:
                 known = translate(error)
                 if isinstance(known, DatabaseUnavailable):
                     self.drop()
-                insist(before)
+                raise_if_cancelled(before)
                 raise known from None
             except BaseException:
                 self._was_open = False  # we leave, because our caller was cancelled: the server has not

@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 
 from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, RecordsVanished, StepTimeout, sentence
-from ...model.records import Believer, StepDone, StepRecord
+from ...model.records import HasRecordCount, StepDone, StepRecord
 from ...settings import Settings
 from ..flows.flush import step_row
 from ..store import Transacted
@@ -63,7 +63,7 @@ class Transactions:
 
     async def transact(
         self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer],
+        record: Callable[[Any], StepDone], timeout: float | None, unverified: Mapping[str, HasRecordCount],
     ) -> Transacted:  # fmt: skip
         """The record, made now or found."""
         async with self._room, self._connection() as connection:
@@ -75,7 +75,7 @@ class Transactions:
                 if found is None:
                     with _theirs(connection):
                         done = record(await _called(call, connection, timeout))
-                    made = await self._record(connection, txid, worker, done, doubts)
+                    made = await self._record(connection, txid, worker, done, unverified)
                     if made is not None:
                         await self._commit(connection, transaction)
                         return made
@@ -102,7 +102,7 @@ class Transactions:
         return row["txid"], None if row["position"] is None else Transacted(StepRecord(*row[3:]), row["asked"])
 
     async def _record(
-        self, connection: Any, txid: int, worker: str, done: StepDone, doubts: Mapping[str, Believer]
+        self, connection: Any, txid: int, worker: str, done: StepDone, unverified: Mapping[str, HasRecordCount]
     ) -> Transacted | None:
         """Write the record of a step in the transaction of its rows; None: the step has a record already."""
         if not is_gone(connection) and not connection.is_in_transaction():
@@ -114,14 +114,14 @@ class Transactions:
             now = fence["now_ms"]
             if now is None:
                 raise _lost(done.run_id)
-            if done.run_id in doubts:
-                await self._compare(connection, done.run_id, doubts[done.run_id])
+            if done.run_id in unverified:
+                await self._compare(connection, done.run_id, unverified[done.run_id])
             columns = [[value] for value in step_row(done, now)]
             if await connection.execute(self._sql["record_steps"], *columns) != "INSERT 0 1":
                 return None
         return Transacted(_as_read(done, now), fence["asked"])
 
-    async def _compare(self, connection: Any, run_id: str, believer: Believer) -> None:
+    async def _compare(self, connection: Any, run_id: str, believer: HasRecordCount) -> None:
         """Whether all is stored that was acknowledged before a connection broke."""
         [row] = await connection.fetch(self._sql["stored"], [run_id])
         if row["number"] < believer.believed():

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...model.records import NewRun
-from ..flows.base import Ask, Carry, Commit, Flow, Put, PutEach, Remove, Request, Rows, T
-from ..store import Carrier
+from ..flows.base import Ask, Commit, Flow, Put, PutEach, Remove, Request, Rows, SendTasks, T
+from ..store import TransportConnection
 from .transactions import transaction
 
 _OWN_PARTS = re.compile(r"\A((?:--.*\n)*)WITH ")
@@ -29,7 +29,7 @@ class Driver:
         self._sql = statements
         self._starts = starts
         self._joined: dict[tuple[str, ...], str] = {}
-        self.carrier: Carrier | None = None
+        self.carrier: TransportConnection | None = None
         """The transport of remote steps, if it is in this database and open."""
 
     async def run(self, connection: Any, flow: Flow[T]) -> T:
@@ -64,10 +64,10 @@ class Driver:
             self._joined[names] = f"WITH {parts}\n{rest}"
         return self._joined[names]
 
-    async def _carry(self, connection: Any, request: Carry | Remove) -> None:
+    async def _carry(self, connection: Any, request: SendTasks | Remove) -> None:
         """What the transport does in this transaction."""
         assert self.carrier is not None, "the transport is in another database"
-        if isinstance(request, Carry):
+        if isinstance(request, SendTasks):
             await self.carrier.dispatch(request.tasks, connection)
         else:
             await self.carrier.remove(request.results, connection)
@@ -82,7 +82,7 @@ class Driver:
         if isinstance(request, PutEach):
             columns = map(list, zip(*request.rows, strict=True))
             return await connection.execute(self._all_in_one(request.names), *columns)
-        if isinstance(request, (Carry, Remove)):
+        if isinstance(request, (SendTasks, Remove)):
             return await self._carry(connection, request)
         assert not isinstance(request, Commit), "the transaction is not this flow's"
         await self._starts.insert(connection, request.runs)

@@ -77,7 +77,7 @@ class Flusher:
         if outputs is None or None in words:
             return None
         async with self._kept.use() as connection:
-            if batch.doubts and not batch.doubts.keys().isdisjoint(batch.claims):
+            if batch.unverified and not batch.unverified.keys().isdisjoint(batch.claims):
                 return None
             try:
                 row = await connection.fetchrow(

@@ -29,7 +29,7 @@ WITH page AS MATERIALIZED (
 )
 SELECT l.now, l.busy, l.seen, l.oldest, l.newest, l.last,
        e.id::text AS id, e.status, e.reason, e.completed_at, e.claim, e.parent_id::text AS parent_id,
-       p.status AS parent_status, b.id::text AS before, h.id::text AS heir, e.origin_id::text AS origin_id, e.dag
+       p.status AS parent_status, b.id::text AS before, h.id::text AS continuation, e.origin_id::text AS origin_id, e.dag
 FROM looked l LEFT JOIN old e ON true
 LEFT JOIN LATERAL (SELECT k.status FROM {schema}.runs k WHERE k.id = e.parent_id OFFSET 0) AS p ON true
 LEFT JOIN LATERAL (SELECT k.id FROM {schema}.runs k WHERE k.id = e.origin_id AND k.reason = 'continued'

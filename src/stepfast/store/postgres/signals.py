@@ -19,7 +19,7 @@ from .caller_connections import Callers
 from .connections import KeptConnection
 
 
-class Mailroom:
+class Mailboxes:
     """Looks over a connection that is kept for it; what senders do takes any connection."""
 
     def __init__(
@@ -109,11 +109,11 @@ class Mailroom:
         """The last of the runs that one went on as, and its id. It decides; what it takes is left with the run that was
         named all the same: what was left there before goes on first."""
         while way_to_signal(run["status"], run["reason"]) == "forward":
-            heir = str(await connection.fetchval(self._sql["heir"], run_id) or run_id)
-            found = None if heir == run_id else await connection.fetchrow(self._sql["status_of"], heir)
+            continuation = str(await connection.fetchval(self._sql["continuation"], run_id) or run_id)
+            found = None if continuation == run_id else await connection.fetchrow(self._sql["status_of"], continuation)
             if found is None:
                 break
-            run, run_id = found, heir
+            run, run_id = found, continuation
         return run, run_id
 
     async def _step(self, connection: Any, mail: Mail) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from ...cancellation import insist, requests
+from ...cancellation import raise_if_cancelled, requests
 from ...errors import AppClosed, DatabaseUnavailable
 from ...model.queue_config import Bound
 from ...model.rate_limiter import Admission, WantedRuns
@@ -19,9 +19,9 @@ from ...model.records import (
     Batch,
     Beat,
     BeatAnswer,
-    Believer,
     Claimed,
     FlushAnswer,
+    HasRecordCount,
     Held,
     Lane,
     Look,
@@ -41,7 +41,7 @@ from ..migrations import migrations
 from ..queries import BaseStore, Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
 from ..sql import OLDEST, load_all
-from ..store import NOTHING, Carrier, Check, MissingRight, SchemaState, Transacted, Wakeups
+from ..store import NOTHING, Check, MissingRight, SchemaState, Transacted, TransportConnection, Wakeups
 from . import own_pool, schema
 from .caller_connections import Callers
 from .claims import Claims, LimitedClaims
@@ -52,7 +52,7 @@ from .errors import translate
 from .flush import Flusher
 from .notifications import Listener, encode_wakeups
 from .schema import Roles, Schema
-from .signals import Mailroom
+from .signals import Mailboxes
 from .starts import HeldKeys, Starts
 from .transactions import PATIENCE, borrowed, close_pool, close_quietly, closing, drop, glancing
 
@@ -268,7 +268,7 @@ class PostgresStore(BaseStore):
         self._claims = Claims(kept["claim"], self._sql, settings)
         self._limited = LimitedClaims(kept["limited"], self._sql, settings, driver)
         self._sweeps = Sweeps(kept["sweep"], self._sql, continuity)
-        self._mailroom = Mailroom(kept["mail"], self._sql, callers, settings)
+        self._mailroom = Mailboxes(kept["mail"], self._sql, callers, settings)
         self._graphs = GraphReader(kept["mail"], self._sql)
         self._transactions = Transactions(self._connector, self._sql, settings, len(DUTIES) + 1, continuity)
 
@@ -464,10 +464,10 @@ class PostgresStore(BaseStore):
 
     async def transact(
         self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
+        record: Callable[[Any], StepDone], timeout: float | None, unverified: Mapping[str, HasRecordCount] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """A function's own statements and the record of its result, in one transaction."""
-        return await self._transactions.transact(worker, run_id, claim, address, call, record, timeout, doubts)
+        return await self._transactions.transact(worker, run_id, claim, address, call, record, timeout, unverified)
 
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """A look into the boxes of these runs."""
@@ -486,7 +486,7 @@ class PostgresStore(BaseStore):
 
     # -- remote steps ------------------------------------------------------------------------------------------
 
-    def carry(self, carrier: Carrier) -> None:
+    def carry(self, carrier: TransportConnection) -> None:
         """The transport takes part in transactions from now on."""
         self._driver.carrier = carrier
 
@@ -534,7 +534,7 @@ class PostgresStore(BaseStore):
             async with borrowed(pool, self._settings.connect_timeout) as connection:
                 return await call(know_arrays(connection))
         except Exception as error:
-            insist(before)
+            raise_if_cancelled(before)
             if self._pool is None:
                 raise AppClosed from None
             raise translate(error) from None

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from ...cancellation import insist, requests, seen
+from ...cancellation import raise_if_cancelled, requests, seen
 from ...errors import StepTimeout
 from ..lock_timeout import longest_wait_ms
 
@@ -57,7 +57,7 @@ async def _within(connection: Any, block: Any) -> AsyncIterator[None]:
         await block.commit()
     except Exception as error:
         await give_up(connection, block, error)
-        insist(before)
+        raise_if_cancelled(before)
         raise
     except BaseException:
         drop(connection)
@@ -109,7 +109,7 @@ async def callers_transaction(connection: Any) -> AsyncIterator[None]:
         raise
     except Exception as error:
         await give_up(connection, block, error)
-        insist(before)
+        raise_if_cancelled(before)
         raise
 
 
@@ -125,7 +125,7 @@ async def borrowed(pool: Any, patience: float) -> AsyncIterator[Any]:
         if isinstance(error, _SILENT):
             drop(connection)
         await give_back(pool, connection)
-        insist(before)
+        raise_if_cancelled(before)
         raise
     except BaseException:
         drop(connection)
@@ -183,7 +183,7 @@ async def give_back(pool: Any, connection: Any) -> None:
         await asyncio.shield(release)  # the driver shields it too, and nobody would see how it ended
     except Exception:
         drop(connection)
-        insist(before)
+        raise_if_cancelled(before)
     except BaseException:
         release.add_done_callback(seen)
         drop(connection)
@@ -198,7 +198,7 @@ async def close_pool(pool: Any) -> None:
             await pool.close()
     except Exception:
         pool.terminate()
-        insist(before)
+        raise_if_cancelled(before)
     except BaseException:
         pool.terminate()
         raise
@@ -211,7 +211,7 @@ async def close_quietly(connection: Any) -> None:
         await connection.close(timeout=2)
     except Exception:
         drop(connection)
-        insist(before)
+        raise_if_cancelled(before)
     except BaseException:
         drop(connection)
         raise

@@ -38,8 +38,8 @@ ORDER BY m.sent_at, m.id;
 -- name: forward
 -- Mail ($1 its runs, $2 its ids) goes to the boxes of others ($3), to be delivered there.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-SELECT u.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
-FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS u(run_id, id, heir)
+SELECT u.continuation, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
+FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS u(run_id, id, continuation)
 {join} {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
 WHERE true
 ON CONFLICT (run_id, id) DO NOTHING;

@@ -23,7 +23,7 @@ SELECT id::text, 1 FROM {schema}.runs
 WHERE workflow = $1 AND debounced = $2 AND debounced IS NOT NULL AND started_at IS NULL AND completed_at IS NULL
 ORDER BY n LIMIT 1;
 
--- name: heir
+-- name: continuation
 -- The last of the runs that one went on as; itself, if it did not.
 WITH RECURSIVE chain AS (
     SELECT r.id, 0 AS n, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
@@ -34,7 +34,7 @@ WITH RECURSIVE chain AS (
 )
 SELECT id::text FROM chain ORDER BY n DESC LIMIT 1;
 
--- name: heirs
+-- name: continuations
 -- Several runs, and of each the last of the runs that it went on as; itself, if it did not.
 WITH RECURSIVE chain AS (
     SELECT r.id AS named, r.id, 0 AS n, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from ..flows.base import Ask, Carry, Flow, Put, PutEach, Remove, Request, Start, T
+from ..flows.base import Ask, Flow, Put, PutEach, Remove, Request, SendTasks, Start, T
 from .bulk_rows import execute_wide, fetch
 from .starts import start
 
@@ -31,5 +31,5 @@ def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request)
         for name in request.names:
             execute_wide(database, sql[name], request.rows)
         return None
-    assert not isinstance(request, (Carry, Remove)), "no transport is in a SQLite file"
+    assert not isinstance(request, (SendTasks, Remove)), "no transport is in a SQLite file"
     return start(database, sql, request.runs) if isinstance(request, Start) else None

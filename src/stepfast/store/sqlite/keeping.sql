@@ -27,7 +27,7 @@ WITH page AS MATERIALIZED (
 )
 SELECT l.now, l.busy, l.seen, l.oldest, l.newest, l.last,
        e.id, e.status, e.reason, e.completed_at, e.claim, e.parent_id, p.status AS parent_status,
-       b.id AS before, h.id AS heir, e.origin_id, e.dag
+       b.id AS before, h.id AS continuation, e.origin_id, e.dag
 FROM looked AS l LEFT JOIN old AS e
 LEFT JOIN {prefix}runs AS p ON p.id = e.parent_id
 LEFT JOIN {prefix}runs AS b ON b.id = e.origin_id AND b.reason = 'continued' AND b.output = '"' || e.id || '"'

@@ -21,9 +21,9 @@ from ...model.records import (
     Batch,
     Beat,
     BeatAnswer,
-    Believer,
     Claimed,
     FlushAnswer,
+    HasRecordCount,
     Held,
     Lane,
     Look,
@@ -490,7 +490,7 @@ class SqliteStore(BaseStore):
 
     async def transact(
         self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
+        record: Callable[[Any], StepDone], timeout: float | None, unverified: Mapping[str, HasRecordCount] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """Call a function in the writer's transaction. What it raises is raised here as it is, and outside of any
         ``except``, so that nothing is added to it. There are no doubts: a file loses no commits."""

@@ -425,14 +425,14 @@ $$;
 
 -- The last of the runs that one went on as; itself, if it did not, or if the caller may not read which. It decides what is
 -- refused; what is not is left with the run that was named: what was left there before goes on first.
-CREATE FUNCTION {schema}.sql_heir(run uuid) RETURNS uuid
+CREATE FUNCTION {schema}.sql_continuation(run uuid) RETURNS uuid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT has_column_privilege('{schema}.runs', 'output', 'SELECT') THEN
         RETURN run;
     END IF;
     RETURN (WITH RECURSIVE chain AS (
-                SELECT sql_heir.run AS id, 0 AS n
+                SELECT sql_continuation.run AS id, 0 AS n
                 UNION ALL
                 SELECT h.id, c.n + 1
                 FROM chain c JOIN {schema}.runs r ON r.id = c.id AND r.reason = 'continued' JOIN {schema}.runs h
@@ -448,7 +448,7 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     stored text := {schema}.sql_checked_json(signal.value, 'the value of signal ' || COALESCE(quote_literal(signal.name), 'NULL'));
     receiver uuid := signal.run;
-    heir uuid := {schema}.sql_heir(signal.run);
+    continuation uuid := {schema}.sql_continuation(signal.run);
     state text;
     why text;
     is_dag boolean;
@@ -459,7 +459,7 @@ BEGIN
         RAISE EXCEPTION 'the name of a signal must be given, and have no comma' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT r.status, r.reason, r.graph IS NOT NULL AND r.dag_id IS NULL INTO state, why, is_dag
-    FROM {schema}.runs r WHERE r.id = heir;
+    FROM {schema}.runs r WHERE r.id = continuation;
     PERFORM {schema}.sql_refuse_missing(signal.run, state);
     IF is_dag AND state NOT IN ('completed', 'failed', 'cancelled', 'compensated') THEN
         SELECT r.id INTO receiver FROM {schema}.runs r
@@ -470,7 +470,7 @@ BEGIN
                 USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'A signal to a dag run names its step.';
         END IF;
     ELSIF state IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AND why IS DISTINCT FROM 'continued' THEN
-        RAISE EXCEPTION 'run % is %; a signal can only be sent to a run that has not ended', heir, state
+        RAISE EXCEPTION 'run % is %; a signal can only be sent to a run that has not ended', continuation, state
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     PERFORM {schema}.sql_leave_mail(receiver, 'signal', signal.name, stored, signal.notify);
@@ -486,17 +486,17 @@ DECLARE
     why text;
     is_over boolean;
     dag uuid;
-    heir uuid := {schema}.sql_heir(cancel.run);
+    continuation uuid := {schema}.sql_continuation(cancel.run);
 BEGIN
     SELECT r.status, r.reason, r.dag_id,
            (r.undoing OR r.status IN ('completed', 'cancelled', 'compensated', 'skipped')
             OR (r.status = 'failed' AND (r.reason IS NULL OR r.reason NOT IN ('non_determinism', 'workers_lost')))
             OR (r.failing AND r.worker IS NULL AND r.status <> 'failed'))
            AND r.reason IS DISTINCT FROM 'continued'
-    INTO state, why, dag, is_over FROM {schema}.runs r WHERE r.id = heir;
+    INTO state, why, dag, is_over FROM {schema}.runs r WHERE r.id = continuation;
     PERFORM {schema}.sql_refuse_missing(cancel.run, state, dag, 'cancelled');
     IF is_over AND state <> 'cancelled' AND why IS DISTINCT FROM 'cancelled' THEN
-        RAISE EXCEPTION 'run % is %; it cannot be cancelled any more', heir, state
+        RAISE EXCEPTION 'run % is %; it cannot be cancelled any more', continuation, state
             USING ERRCODE = 'object_not_in_prerequisite_state';
     ELSIF NOT is_over THEN
         PERFORM {schema}.sql_leave_mail(cancel.run, 'cancel', '', NULL, cancel.notify);
@@ -512,15 +512,15 @@ DECLARE
     state text;
     dag uuid;
     is_held boolean;
-    heir uuid := {schema}.sql_heir(resume.run);
+    continuation uuid := {schema}.sql_continuation(resume.run);
 BEGIN
     SELECT r.status, r.dag_id,
            COALESCE(r.status = 'paused' OR r.asked = 'pause' OR r.reason = 'continued'
                     OR (r.status = 'waiting' AND r.waiting_for = 'check'), false)
-    INTO state, dag, is_held FROM {schema}.runs r WHERE r.id = heir;
+    INTO state, dag, is_held FROM {schema}.runs r WHERE r.id = continuation;
     PERFORM {schema}.sql_refuse_missing(resume.run, state, dag, 'resumed');
     IF NOT is_held THEN
-        RAISE EXCEPTION 'run % is %; only a paused run can be resumed', heir, state
+        RAISE EXCEPTION 'run % is %; only a paused run can be resumed', continuation, state
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     PERFORM {schema}.sql_leave_mail(resume.run, 'resume', '', NULL, resume.notify);
@@ -541,7 +541,7 @@ DECLARE
     is_free boolean;
     span bigint := {schema}.sql_milliseconds(reschedule.delay, 'delay');
     due bigint;
-    heir uuid := {schema}.sql_heir(reschedule.run);
+    continuation uuid := {schema}.sql_continuation(reschedule.run);
 BEGIN
     IF span IS NOT NULL AND reschedule.at IS NOT NULL THEN
         RAISE EXCEPTION 'reschedule takes delay or at, not both' USING ERRCODE = 'invalid_parameter_value';
@@ -558,11 +558,11 @@ BEGIN
                         AND (s.status = 'queued'
                              OR (s.status IN ('waiting', 'compensating') AND s.place IS NULL
                                  AND 'retry' = ANY (string_to_array(s.waiting_for, ', ')))))
-    INTO state, dag, is_free FROM {schema}.runs r WHERE r.id = heir;
+    INTO state, dag, is_free FROM {schema}.runs r WHERE r.id = continuation;
     PERFORM {schema}.sql_refuse_missing(reschedule.run, state, dag, 'rescheduled');
     IF NOT is_free THEN
         RAISE EXCEPTION 'run % is %; only a run that is queued, or waits for the next try of a step, can be rescheduled',
-            heir, state USING ERRCODE = 'object_not_in_prerequisite_state';
+            continuation, state USING ERRCODE = 'object_not_in_prerequisite_state';
     ELSIF span IS NULL AND due IS NULL AND reschedule.priority IS NULL THEN
         span := 0;
     END IF;

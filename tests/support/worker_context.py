@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 from stepfast.model.payload import Payloads
 from stepfast.settings import Settings
-from stepfast.worker.context import Identity, Kit
+from stepfast.worker.context import Identity, WorkerContext
 from stepfast.worker.threads import Clockwork
 
 F = TypeVar("F", bound="asyncio.Future[Any]")
 
 
-def make_kit(store: Any = None, **settings: Any) -> Kit:
+def make_kit(store: Any = None, **settings: Any) -> WorkerContext:
     """With whatever stands in for the store; None: nobody gets to ask it."""
     made = Settings(**settings)
     clock = Clockwork()
-    return Kit(store, made, Payloads(made), logging.getLogger("test"), Identity({}, None, clock))
+    return WorkerContext(store, made, Payloads(made), logging.getLogger("test"), Identity({}, None, clock))
 
 
 EPOCH = 1_700_000_000_000
