@@ -1021,9 +1021,9 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
     ) -> Transacted:  # fmt: skip
         """Call a function with a connection inside a transaction, and commit what it did together with the record of
         its result. The fence and the record come last. If the record is there already, made under this claim, it is
-        returned and the function is not called. RecordsVanished if it is one of the ``unverified`` and fewer records are
-        stored than its worker believes. LeaseLost if the run is not this worker's any more; what the function raises
-        undoes everything and is raised."""
+        returned and the function is not called. RecordsVanished if the run is one of the ``unverified`` and fewer of
+        its records are stored than its worker believes. LeaseLost if the run is not this worker's any more; what the
+        function raises undoes everything and is raised."""
         ...
 
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
