@@ -29,7 +29,7 @@ class World:
     """Lets a step last, where time can be moved."""
     bank_away: int = 0
     """So many calls of the bank fail."""
-    courier: asyncio.Event = field(default_factory=asyncio.Event)
+    remote_dispatcher: asyncio.Event = field(default_factory=asyncio.Event)
     """Parcels are fetched when it is set."""
 
 
@@ -89,7 +89,7 @@ def _checkout(app: Stepfast, world: World) -> None:
 
     async def fetch(parcel: str) -> str:
         world.take(1.6)
-        await world.courier.wait()
+        await world.remote_dispatcher.wait()
         return f"fetched {parcel}"
 
     async def pack(ctx: Context, number: int) -> str:

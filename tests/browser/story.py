@@ -53,7 +53,7 @@ async def _operated(url: str, lab: Lab) -> None:
 async def _happened(lab: Lab, world: World, url: str) -> dict[str, str]:
     clock = lab._clock
     world.take = lambda seconds: clock.move_to(clock.passed_ms + round(seconds * 1000))
-    world.courier.set()
+    world.remote_dispatcher.set()
     for number in range(6):
         await lab.start("checkout", Order(f"o-{1000 + number}", 4_900 + number), key=f"o-{1000 + number}", tags=["web"])
         await lab.advance(timedelta(minutes=7))

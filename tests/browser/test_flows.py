@@ -45,7 +45,7 @@ async def test_a_failed_run_is_found_and_retried(page: Page, scene: Scene) -> No
 @in_browser
 async def test_a_waiting_run_is_approved(page: Page, scene: Scene) -> None:
     waiting = await started(scene, "checkout", Order("o-1", 120_000), "waiting")
-    scene.world.courier.set()
+    scene.world.remote_dispatcher.set()
     await page.goto(f"{scene.url}/runs/{waiting}")
     await expect(page.locator("#why")).to_contain_text("approved")
     await page.get_by_role("link", name="Send a signal").click()
@@ -58,12 +58,12 @@ async def test_a_waiting_run_is_approved(page: Page, scene: Scene) -> None:
 
 @in_browser
 async def test_a_run_goes_on_before_ones_eyes(page: Page, scene: Scene) -> None:
-    scene.world.courier.clear()
+    scene.world.remote_dispatcher.clear()
     run = await scene.app.start("checkout", Order("o-2", 100))
     await page.goto(f"{scene.url}/runs/{run.id}")
     await expect(page.locator("#timeline svg")).to_contain_text("charge_card")
     await expect(page.locator("#live")).to_be_visible()
-    scene.world.courier.set()
+    scene.world.remote_dispatcher.set()
     await expect(page.locator("#state")).to_contain_text("completed")
     await expect(page.locator("#timeline svg")).to_contain_text("send-mail")
     await expect(page.locator("#live")).to_be_hidden()  # what has ended is not asked for again

@@ -185,21 +185,21 @@ class PaperMail:
 
 def reader_of(paper: PaperMail, inbox: Any) -> tuple[MailboxPoller, MailboxReader]:
     """Of a run that waits, and is in memory as far as that needs."""
-    mailman = MailboxPoller(make_kit(paper))
-    host = SimpleNamespace(settings=Settings(), look=mailman.look, watch=mailman.watch)
+    mailbox_poller = MailboxPoller(make_kit(paper))
+    host = SimpleNamespace(settings=Settings(), look=mailbox_poller.look, watch=mailbox_poller.watch)
     execution: Any = SimpleNamespace(run_id="run", inbox=inbox, closed=None, began=0.0, recorder=host)
-    return mailman, MailboxReader(execution, lambda: True)
+    return mailbox_poller, MailboxReader(execution, lambda: True)
 
 
 async def test_a_look_that_left_something_is_over_when_the_next_one_is() -> None:
     """A run that went to sleep between the two would wait for ends of children that lie in its mailbox."""
     inbox, paper = RunMailbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
-    mailman, reader = reader_of(paper, inbox)
+    mailbox_poller, reader = reader_of(paper, inbox)
     async with asyncio.timeout(PATIENCE):
         await reader.look()
     assert [inbox.take("child", each) for each in ("c1", "c2")] == [child("c1"), child("c2")]
     assert paper.asked == 2
-    await mailman.close()
+    await mailbox_poller.close()
 
 
 async def test_a_fresh_look_is_begun_after_it_was_wished_for() -> None:
@@ -214,7 +214,7 @@ async def test_a_fresh_look_is_begun_after_it_was_wished_for() -> None:
             return answer
 
     inbox, paper = RunMailbox(0, 0), Slow(Mailbox(0, 0), Mailbox(1, 1, [child("c1")]))
-    mailman, reader = reader_of(paper, inbox)
+    mailbox_poller, reader = reader_of(paper, inbox)
     async with asyncio.timeout(PATIENCE):
         first = asyncio.ensure_future(reader.look())
         await asked.wait()
@@ -224,7 +224,7 @@ async def test_a_fresh_look_is_begun_after_it_was_wished_for() -> None:
         await asyncio.gather(first, afresh)
     assert inbox.take("child", "c1") == child("c1")
     assert paper.asked == 2
-    await mailman.close()
+    await mailbox_poller.close()
 
 
 async def test_a_look_whose_worker_stops_asking_is_over() -> None:
@@ -237,10 +237,10 @@ async def test_a_look_whose_worker_stops_asking_is_over() -> None:
             await asyncio.get_running_loop().create_future()
             raise AssertionError("nobody answers")
 
-    mailman, reader = reader_of(Silent(), RunMailbox(0, 0))
+    mailbox_poller, reader = reader_of(Silent(), RunMailbox(0, 0))
     looking = asyncio.ensure_future(reader.look())
     await asyncio.wait_for(asked.wait(), PATIENCE)
-    await mailman.close()
+    await mailbox_poller.close()
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(looking, return_exceptions=True)
     assert looking.cancelled()
@@ -249,22 +249,22 @@ async def test_a_look_whose_worker_stops_asking_is_over() -> None:
 
 async def test_news_bring_what_is_new_without_anybody_who_looks() -> None:
     inbox, paper = RunMailbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
-    mailman, reader = reader_of(paper, inbox)
-    mailman.watch(reader)
-    mailman.told()
+    mailbox_poller, reader = reader_of(paper, inbox)
+    mailbox_poller.watch(reader)
+    mailbox_poller.told()
     await eventually(lambda: paper.asked == 2)
     await eventually(lambda: inbox.take("child", "c2") is not None)
-    await mailman.close()
+    await mailbox_poller.close()
 
 
 async def test_a_letter_that_cannot_be_taken_in_is_an_error_for_whoever_looks() -> None:
     """Nobody waits for ever because of a bug, nor asks for ever."""
     broken = SimpleNamespace(wakes=0, ends=0, put=None, look=Look)
-    mailman, reader = reader_of(PaperMail(Mailbox(1, 2)), broken)
+    mailbox_poller, reader = reader_of(PaperMail(Mailbox(1, 2)), broken)
     with pytest.raises(TypeError):
         async with asyncio.timeout(PATIENCE):
             await reader.look()
-    await mailman.close()
+    await mailbox_poller.close()
 
 
 @pytest.mark.parametrize("moment", [0, 3600])
@@ -279,7 +279,7 @@ async def test_a_mailbox_known_to_be_empty_is_not_looked_into(make_app: MakeApp,
         return await ctx.wait_signal("go", timeout=3600)
 
     async with app.worker(shutdown_grace=0) as worker:
-        worker.duties.mailman.look_again = lambda: None  # type: ignore[method-assign]  # each tick is a reason to look
+        worker.duties.mailbox_poller.look_again = lambda: None  # type: ignore[method-assign]  # each tick is a reason to look
         run = await app.start(order)
         await eventually(lambda: _opened(run))
         assert len(looks) == 0

@@ -206,7 +206,7 @@ async def test_a_run_in_memory_hears_a_signal_while_a_branch_is_busy(make_app: M
     async with app.worker() as worker:
         run = await app.start(order)
         await gate.reached()
-        await eventually(lambda: worker.duties.mailman._watched)  # the other branch waits
+        await eventually(lambda: worker.duties.mailbox_poller._watched)  # the other branch waits
         await run.signal("go", 7)
         assert await run.result(timeout=PATIENCE) == 7
 
@@ -442,7 +442,7 @@ async def test_a_signal_in_time_counts_although_many_names_are_waited_for_when_t
         [execution] = executions
         [waiting] = await eventually(lambda: list(execution.waits._open))
         earlier = HeldReply(await app.store(), "mail")
-        worker.duties.mailman.look_again()
+        worker.duties.mailbox_poller.look_again()
         await earlier.done()  # a look is under way: the next question goes out after it
         await run.signal("approved", "in time")
         time_is_up(waiting)

@@ -103,7 +103,7 @@ async def test_results_of_others_are_not_touched(home: Home) -> None:
     async with home.app.worker() as worker:
         await home.answer(run.id, output="3")
         assert await run.result(timeout=20) == 3
-        await worker.duties.courier._tidy()
+        await worker.duties.remote_dispatcher._tidy()
     assert sorted(await home.tables.results()) == sorted(foreign)
 
 
@@ -117,7 +117,7 @@ async def test_what_a_step_that_is_over_leaves_behind_is_removed(home: Home) -> 
         assert await run.result(timeout=20) == 3
         await home.tables.put_result(f"{run.id}:0", "completed", output="3")
         await home.tables.put_task(f"{run.id}:0")
-        await worker.duties.courier._tidy()
+        await worker.duties.remote_dispatcher._tidy()
         await home.nothing_is_left()
 
 

@@ -124,7 +124,7 @@ async def test_an_application_without_remote_steps_pays_nothing(home: Home, monk
         assert await run.result(timeout=20) == 1
         ticks = worker.duties.sweeper.ticks
         await eventually(lambda: worker.duties.sweeper.ticks > ticks + 5)
-        assert not worker.duties.courier._needed.is_set()
+        assert not worker.duties.remote_dispatcher._needed.is_set()
     assert asked == []
     assert (await home.tables.fetch("SELECT to_regclass('durable_transport_tasks')::text"))[0][0] is None
 
@@ -141,8 +141,8 @@ async def test_the_courier_rests_when_no_remote_step_waits(home: Home) -> None:
     async with app.worker() as worker:
         await home.answer(run.id, output="1")
         assert await run.result(timeout=20) == 1
-        courier, store = worker.duties.courier, await app.store()
-        await eventually(lambda: not courier._needed.is_set())
+        remote_dispatcher, store = worker.duties.remote_dispatcher, await app.store()
+        await eventually(lambda: not remote_dispatcher._needed.is_set())
         rounds = 0
 
         async def count(*_: Any) -> list[Any]:

@@ -131,7 +131,7 @@ async def _kill(worker: Worker) -> None:
     for duty in worker._tasks:
         duty.cancel()
     await asyncio.gather(*worker._tasks, return_exceptions=True)
-    await duties.mailman.close()
+    await duties.mailbox_poller.close()
     duties.executor.lose_all()
     await duties.executor.close()
     await duties.heartbeat.stop()

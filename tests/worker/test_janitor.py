@@ -93,18 +93,18 @@ async def test_it_walks_over_the_oldest_once_and_then_goes_on_from_there(
     for run_id in ended:
         await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", run_id)
     looks = Counted(store, "ended_page")
-    janitor = Pruner(make_kit(store))
-    assert await janitor.look() == len(ended)
+    cleaner = Pruner(make_kit(store))
+    assert await cleaner.look() == len(ended)
     first = len(looks)
     assert first >= 6
-    assert await janitor.look() == 0
+    assert await cleaner.look() == 0
     assert len(looks) - first <= 3, "the head, and what may be old by now"
     late = runs[2].id
     await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", late)
-    assert await janitor.look() == 1, "the oldest of all are always looked at"
-    janitor._again_at = 0.0
+    assert await cleaner.look() == 1, "the oldest of all are always looked at"
+    cleaner._again_at = 0.0
     await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", runs[8].id)
-    assert await janitor.look() == 1
+    assert await cleaner.look() == 1
     await rows.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -150,7 +150,7 @@ async def paper() -> PaperStore:
     return PaperStore()
 
 
-class Nobody:
+class NoRuntime:
     """Who is told of flushes, and does nothing about it."""
 
     def flushed(self, moves: list[Transition]) -> None: ...
@@ -162,7 +162,7 @@ class Nobody:
 
 def make_journal(paper: PaperStore, **settings: Any) -> Journal:
     context = make_kit(paper, **settings)
-    return Journal(context, UnverifiedWrites(context.clock, dict), Nobody())
+    return Journal(context, UnverifiedWrites(context.clock, dict), cast(Any, NoRuntime()))
 
 
 async def test_a_lonely_record_leaves_at_once(paper: PaperStore) -> None:
@@ -265,7 +265,7 @@ async def test_a_run_that_has_left_is_doubted_until_all_of_it_is_written(paper: 
     """A connection may break between two flushes: what the second one writes must be compared too."""
     context, run = make_kit(paper), Memory()
     unverified = UnverifiedWrites(context.clock, lambda: journal.left)
-    journal = Journal(context, unverified, Nobody())
+    journal = Journal(context, unverified, cast(Any, NoRuntime()))
     task = asyncio.create_task(journal.run())
     first, second = (entry(number)._replace(run_id="run") for number in range(2))
     paper.open.clear()

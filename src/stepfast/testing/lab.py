@@ -122,7 +122,7 @@ class RestCheck:
             return False
         before = self._mortal.asked
         tick = await self._look()
-        served = await self._remote.serve() or (tick.remote and await duties.courier.drained())
+        served = await self._remote.serve() or (tick.remote and await duties.remote_dispatcher.drained())
         await _turns()
         return not (self._moves(tick) or served) and self._is_idle() and self._unchanged(before, tick)
 

@@ -107,7 +107,7 @@ def kill(worker: Worker) -> None:
     """Nothing more of it is written: its store is dead. Its handlers are cut off where they await something; code in
     a thread comes to its end, and nobody hears of it."""
     duties = worker.duties
-    duties.stopping = duties.claimer.stopped = duties.sweeper.stopped = duties.courier.stopped = True
+    duties.stopping = duties.claimer.stopped = duties.sweeper.stopped = duties.remote_dispatcher.stopped = True
     duties.unsubscribe()
     collector.restore(worker)
     duties.executor.lose_all()
@@ -123,5 +123,5 @@ async def bury(worker: Worker, mortal: MortalStore) -> None:
         kill(worker)
     duties = worker.duties
     await asyncio.gather(*worker._tasks, *duties.chores, return_exceptions=True)
-    for closing in (duties.mailman.close, duties.graphs.close, duties.executor.close):
+    for closing in (duties.mailbox_poller.close, duties.dag_cache.close, duties.executor.close):
         await closing()

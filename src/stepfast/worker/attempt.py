@@ -161,11 +161,11 @@ OVER = AttemptEnded("the attempt is over")
 class Leaving:
     """Whoever has come to an end of a run, by its handler or apart from it, ends it here."""
 
-    def __init__(self, context: WorkerContext, journal: Journal, graphs: DagCache, slots: Slots) -> None:
+    def __init__(self, context: WorkerContext, journal: Journal, dag_cache: DagCache, slots: Slots) -> None:
         self._context = context
         self._payloads = context.payloads
         self._journal = journal
-        self._graphs = graphs
+        self._dag_cache = dag_cache
         self._slots = slots
         self.is_ending = slots.is_ending
         self.cache = HistoryCache(context.settings.history_cache)
@@ -210,7 +210,7 @@ class Leaving:
 
     async def _with_graph(self, execution: Execution, move: Transition) -> Transition:
         """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
-        if move.status not in status.TERMINAL or await self._graphs.sees(execution):
+        if move.status not in status.TERMINAL or await self._dag_cache.sees(execution):
             return move
         due = execution.database_now() + int(self._context.settings.sweep_interval * 1000)
         return outcomes.waits_for_graph(execution, due)
@@ -289,7 +289,7 @@ class Attempts:
         context: WorkerContext,
         leaving: Leaving,
         queries: StoreQueries,
-        graphs: DagCache,
+        dag_cache: DagCache,
         threads: HandlerThreads,
         divergence: Divergence,
     ) -> None:
@@ -297,7 +297,7 @@ class Attempts:
         self._observers = context.observers
         self._leaving = leaving
         self._queries = queries
-        self._graphs = graphs
+        self._dag_cache = dag_cache
         self._threads = threads
         self._divergence = divergence
 
@@ -364,7 +364,7 @@ class Attempts:
             claimed.records = await self._queries.history(claimed)
             execution.load(claimed.records)
             claimed.complete = True
-        if claimed.graph is not None and not await self._graphs.sees(execution):
+        if claimed.graph is not None and not await self._dag_cache.sees(execution):
             pause = int(self._settings.sweep_interval * 1000)
             execution.suspend(execution.database_now() + pause, status.WAITING_GRAPH)
             raise execution.closed or OVER
@@ -465,7 +465,7 @@ class Attempts:
 
     async def _catch(self, execution: Execution, error: Exception, move: Transition) -> None:
         """A step of a dag run may say where to go on an error instead of failing the run."""
-        if not await self._graphs.sees(execution):
+        if not await self._dag_cache.sees(execution):
             return
         assert execution.graph is not None
         dag_step = execution.graph.dag_steps.get(execution.claimed.dag_step or "")

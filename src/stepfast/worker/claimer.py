@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..model.events import ClaimAnswered
 from ..model.records import Claimed, Lane
 from .context import WorkerContext
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
 
 
 class Questions:
@@ -51,37 +54,13 @@ _MISSES = 2
 """How often an empty claim over several lanes is repeated before they are taken for empty."""
 
 
-class Room(Protocol):
-    """Where claimed runs go: how much room there is, and who takes them."""
-
-    def free_slots(self) -> int:
-        """How many runs may be claimed."""
-        ...
-
-    def suspect_room(self) -> list[int]:
-        """How many more runs that workers have died with, by their losses."""
-        ...
-
-    @property
-    def remembered(self) -> Mapping[str, int]:
-        """Run id → the claim after which its records are known here, so that a claim need not bring them."""
-        ...
-
-    def is_unheard(self) -> bool:
-        """Whether others may have buried the worker: no heartbeat has come through for a whole lease."""
-        ...
-
-    def accept(self, runs: list[Claimed], asked_at: float) -> None:
-        """Take in the runs that were claimed, by a claim that was asked for at a time (monotonic)."""
-
-
 class Claimer:
     """Claims in a loop; rung by whoever knows that there is work or room."""
 
-    def __init__(self, context: WorkerContext, room: Room) -> None:
+    def __init__(self, context: WorkerContext, runtime: WorkerRuntime) -> None:
         self._context = context
         self._me = context.me
-        self._room = room
+        self._runtime = runtime
         self._active: dict[Lane, int] = {}
         self._marks: dict[Lane, int] = {}
         self._rung: dict[Lane, int] = {}
@@ -179,7 +158,7 @@ class Claimer:
         if self._suspects:
             await self._claim_suspects()
         missed = 0
-        while self._active and not (self.stopped or self.paused) and (free := self._room.free_slots()) > 0:
+        while self._active and not (self.stopped or self.paused) and (free := self._runtime.free_slots()) > 0:
             lanes, found = list(self._active.items()), self.last_found
             await self._claim(lanes, free)
             missed = missed + 1 if len(lanes) > 1 and self.last_found == found else 0
@@ -192,7 +171,7 @@ class Claimer:
     async def _claim_suspects(self) -> None:
         """Groups of suspects, as far as there is room for them; the rest is asked for when a seat is free again."""
         while self._suspects and not (self.stopped or self.paused):
-            free, room = self._room.free_slots(), self._room.suspect_room()
+            free, room = self._runtime.free_slots(), self._runtime.suspect_room()
             room = [min(free, seats) for seats in room]
             if not any(room):
                 return
@@ -227,7 +206,7 @@ class Claimer:
                 return []
             if lanes is None:
                 return await store.claim_suspects(worker, token, me.versions, me.queues, room)
-            return await store.claim(worker, token, lanes, me.versions, limit, self._room.remembered)
+            return await store.claim(worker, token, lanes, me.versions, limit, self._runtime.remembered)
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
         runs = await self._context.ask(ask, "claim", lambda: self.stopped)
@@ -239,12 +218,12 @@ class Claimer:
         if runs:
             self.last_found = self._context.clock.now()
             if worker == me.id:
-                self._room.accept(runs, asked_at)
+                self._runtime.accept(runs, asked_at)
 
     async def is_still(self, worker: str) -> bool:
         """Whether a claim may be asked under this id, for the first time or again after an outage. If others may have
         buried it, the next heartbeat tells: what a claim takes under a buried id is executed by no worker."""
-        while self._room.is_unheard():
+        while self._runtime.is_unheard():
             if self.stopped:
                 return False
             await self._context.clock.sleep(_UNTIL_HEARD)

@@ -43,7 +43,7 @@ class DagCache:
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
-        self._graphs: dict[tuple[str, str], asyncio.Task[Graph | None]] = {}
+        self._dag_cache: dict[tuple[str, str], asyncio.Task[Graph | None]] = {}
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[Seen]] = {}
         self._round: asyncio.Task[None] | None = None
@@ -89,9 +89,9 @@ class DagCache:
 
     def _graph(self, name: str, version: str, dag_id: str) -> asyncio.Task[Graph | None]:
         """The graph that a run was started with."""
-        task = self._graphs.get((name, version))
+        task = self._dag_cache.get((name, version))
         if task is None or (task.done() and not _found(task)):
-            task = self._graphs[name, version] = asyncio.create_task(self._fetch(name, version, dag_id))
+            task = self._dag_cache[name, version] = asyncio.create_task(self._fetch(name, version, dag_id))
         return task
 
     async def _fetch(self, name: str, version: str, dag_id: str) -> Graph | None:
@@ -159,7 +159,7 @@ class DagCache:
 
     async def close(self) -> None:
         """Stop asking: nobody waits for a graph any more."""
-        tasks: list[asyncio.Task[Any]] = [*self._graphs.values()]
+        tasks: list[asyncio.Task[Any]] = [*self._dag_cache.values()]
         if self._round is not None:
             tasks.append(self._round)
         for task in tasks:

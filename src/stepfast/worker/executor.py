@@ -166,7 +166,7 @@ class WorkerHost(Recorder):
         self,
         context: WorkerContext,
         journal: Journal,
-        mailman: MailboxPoller,
+        mailbox_poller: MailboxPoller,
         queries: StoreQueries,
         slots: Slots,
         progress: Progress,
@@ -183,8 +183,8 @@ class WorkerHost(Recorder):
         # Not methods, so that what is called at each step is called without another call around it.
         self.record = journal.record  # type: ignore[method-assign]
         self.run_in_thread = self._steps.submit  # type: ignore[method-assign]
-        self.look = mailman.look  # type: ignore[method-assign]
-        self.watch = mailman.watch  # type: ignore[method-assign]
+        self.look = mailbox_poller.look  # type: ignore[method-assign]
+        self.watch = mailbox_poller.watch  # type: ignore[method-assign]
         self.may_linger = slots.may_linger  # type: ignore[method-assign]
 
     def note(self, entry: Entry) -> None:
@@ -207,9 +207,9 @@ class Executor:
         self,
         context: WorkerContext,
         journal: Journal,
-        mailman: MailboxPoller,
+        mailbox_poller: MailboxPoller,
         queries: StoreQueries,
-        graphs: DagCache,
+        dag_cache: DagCache,
         slots_freed: Callable[[], None],
     ) -> None:
         self._workflows = context.me.workflows
@@ -222,11 +222,11 @@ class Executor:
         self.slots = Slots(context, self._threads, slots_freed)
         self.running, self.idle = self.slots.running, self.slots.idle
         self.progress = Progress(context)
-        self._host = WorkerHost(context, journal, mailman, queries, self.slots, self.progress)
-        self._leaving = Leaving(context, journal, graphs, self.slots)
+        self._host = WorkerHost(context, journal, mailbox_poller, queries, self.slots, self.progress)
+        self._leaving = Leaving(context, journal, dag_cache, self.slots)
         self.cache = self._leaving.cache
         divergence = Divergence(context, queries, journal)
-        self._attempts = Attempts(context, self._leaving, queries, graphs, self._threads, divergence)
+        self._attempts = Attempts(context, self._leaving, queries, dag_cache, self._threads, divergence)
         self._limits = TimeLimits(context, self._attempts, self.slots)
 
     # -- runs come in ----------------------------------------------------------------------------------------------

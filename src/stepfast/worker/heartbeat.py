@@ -11,7 +11,7 @@ import sysconfig
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine.execution import Execution
 from ..engine.step import StepCall
@@ -19,6 +19,10 @@ from ..errors import StepfastError, sentence
 from ..model.records import BeatAnswer
 from ..store.store import Pulse
 from .context import WorkerContext
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
+
 
 _SAY_AGAIN = 60.0
 """Seconds between two warnings at least."""
@@ -144,31 +148,13 @@ _HURRY = 0.2
 """Seconds between two beats at least, however much one is hurried."""
 
 
-class Holder(Protocol):
-    """Whoever holds the runs that the beats are for. It is told in the event loop; only ``holding`` is asked in the
-    thread."""
-
-    def holding(self) -> dict[str, int]:
-        """Run id → claim number of all that is held."""
-        ...
-
-    def beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
-        """What the database says of the worker; and what it held when it asked."""
-
-    def lease_expired(self) -> None:
-        """No beat has come through for a whole lease."""
-
-    def heartbeat_broke(self, error: BaseException) -> None:
-        """The thread itself ended by an error, which is a bug."""
-
-
 class Heartbeat:
     """Beats until stopped; reports to the event loop."""
 
-    def __init__(self, context: WorkerContext, holder: Holder) -> None:
+    def __init__(self, context: WorkerContext, runtime: WorkerRuntime) -> None:
         self._store, self._logger, self._me, self._clock = context.store, context.logger, context.me, context.clock
         self._interval, self._lease = context.settings.beat, context.settings.lease
-        self._holder = holder
+        self._runtime = runtime
         self._loop = asyncio.get_running_loop()
         self._stop = self._clock.bell()
         self._hurried = self._clock.bell()
@@ -228,7 +214,7 @@ class Heartbeat:
             self._beat_until_stopped()
         except BaseException as error:  # ends here: a thread is not cancelled
             if not self._stop.is_set():
-                self._tell(self._holder.heartbeat_broke, error)
+                self._tell(self._runtime.heartbeat_broke, error)
 
     def _beat_until_stopped(self) -> None:
         # A connection may be dead without anybody having been told. One beat is lost on it; within the lease there
@@ -264,7 +250,7 @@ class Heartbeat:
 
     def _beat_once(self, pulse: Pulse) -> None:
         worker, known = self._me.id, self._me.registered
-        before = dict(self._holder.holding())
+        before = dict(self._runtime.holding())
         sent = self._clock.now()
         try:
             answer = pulse.beat(worker, len(before))
@@ -282,7 +268,7 @@ class Heartbeat:
                 self._tell(self._answered, worker, answer, before, sent)
             return
         if self._clock.now() - self._last > self._lease:
-            self._tell(self._holder.lease_expired)
+            self._tell(self._runtime.lease_expired)
 
     def _say_failed(self, error: Exception) -> None:
         """Log the first failure, and once more when a lease has passed: further ones say nothing new."""
@@ -306,7 +292,7 @@ class Heartbeat:
         if worker == self._me.id:
             if answer.alive:
                 self._heard = sent
-            self._holder.beat_answered(answer, before)
+            self._runtime.beat_answered(answer, before)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..engine.host import Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
@@ -27,6 +27,9 @@ from ..model.records import (
 )
 from .context import WorkerContext
 from .failover_check import UnverifiedWrites
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
 
 
 class Receipt(Promise[int]):
@@ -56,27 +59,14 @@ class Undecidable(DatabaseRefused):
     """Where a run goes could not be decided from its row; the cause is the error that came of it."""
 
 
-class FlushPort(Protocol):
-    """Whoever is told what came of flushes."""
-
-    def flushed(self, moves: list[Transition]) -> None:
-        """Transitions of runs are committed."""
-
-    def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
-        """Children were started, mail was left, steps of dags became ready or are to end: all committed."""
-
-    def flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None:
-        """Runs were refused (run id → claim), or something is asked of them."""
-
-
 class Journal:
     """Collects entries and flushes them, one transaction after the other."""
 
-    def __init__(self, context: WorkerContext, unverified: UnverifiedWrites, port: FlushPort) -> None:
+    def __init__(self, context: WorkerContext, unverified: UnverifiedWrites, runtime: WorkerRuntime) -> None:
         self._context = context
         self._settings = context.settings
         self._unverified = unverified
-        self._port = port
+        self._runtime = runtime
         self._waiting: list[Item] = []
         self._under_way: list[Item] = []
         """What the flush that is under way carries."""
@@ -320,20 +310,20 @@ class Journal:
             self._unverified.compared(batch, answer)
         if not (answer.lost or answer.busy or answer.barred or answer.earlier):
             self._hand_out([receipt for _, receipt in items if receipt is not None], answer.now_ms)
-            self._port.flushed(batch.transitions)
+            self._runtime.flushed(batch.transitions)
         else:
             self._deliver_some(items, batch, answer)
         if batch.joint or answer.undelivered or answer.lanes or answer.asked_elsewhere:
             refused = answer.lost | answer.busy | answer.barred
             joint = [entry for entry in batch.joint if entry.run_id not in refused]
-            self._port.joined(joint, answer)
+            self._runtime.joined(joint, answer)
         if self._met_locked:
             for run_id in batch.claims.keys() - answer.busy:
                 self._met_locked.pop(run_id, None)
         if answer.busy:
             self._set_aside(answer.busy)
         if answer.lost or answer.asked:
-            self._port.flush_answered({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
+            self._runtime.flush_answered({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
             await self._context.clock.sleep(0.005)  # only held rows are left: give their holder time to commit
 
@@ -353,7 +343,7 @@ class Journal:
         self._hand_out(receipts, answer.now_ms)
         self._waiting = again + self._waiting
         refused = answer.lost | answer.busy
-        self._port.flushed([move for move in batch.transitions if move.run_id not in refused])
+        self._runtime.flushed([move for move in batch.transitions if move.run_id not in refused])
 
     def _hand_out(self, receipts: list[Receipt], now: int) -> None:
         """One commit, and one turn of the event loop in which all who waited for it go on."""

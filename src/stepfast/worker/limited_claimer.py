@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..model.events import ClaimAnswered
 from ..model.rate_limiter import Admission, KeysSeen, WantedRuns
-from ..model.records import Claimed, Lane, Transition
+from ..model.records import Lane, Transition
 from .claimer import MARK_SLACK, Claimer
 from .context import WorkerContext
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
+
 
 _SHORTEST_WAIT = 0.005
 """Seconds between two claims that a rate is awaited by: a high rate gives several at once."""
@@ -25,26 +29,6 @@ _SEEN = 30.0
 long transaction may stand there later."""
 _DENIED = 0.02
 """Seconds until slots are asked for again when the usual claims have them."""
-
-
-class LimitedRoom(Protocol):
-    """Where claimed runs go: how much room there is for those of limited queues, and who takes them."""
-
-    def limited_slots(self) -> int:
-        """How many runs of limited queues may be claimed."""
-        ...
-
-    def suspect_room(self) -> list[int]:
-        """How many more runs that workers have died with, by their losses."""
-        ...
-
-    @property
-    def remembered(self) -> Mapping[str, int]:
-        """Run id → the claim after which its records are known here."""
-        ...
-
-    def accept(self, runs: list[Claimed], asked_at: float) -> None:
-        """Take in the runs that were claimed."""
 
 
 class _Known:
@@ -75,10 +59,10 @@ class _Known:
 class LimitedClaimer:
     """Claims in a loop; rung by whoever knows that there is work or room."""
 
-    def __init__(self, context: WorkerContext, claimer: Claimer, room: LimitedRoom) -> None:
+    def __init__(self, context: WorkerContext, claimer: Claimer, runtime: WorkerRuntime) -> None:
         self._context, self._clock, self._me = context, context.clock, context.me
         self._claimer = claimer
-        self._room = room
+        self._runtime = runtime
         self._known: dict[str, _Known] = {}
         self._held: dict[str, str] = {}
         """Runs that came from here, and their queues: when one has left, another may begin."""
@@ -190,7 +174,7 @@ class LimitedClaimer:
         while due := self._due():
             queue, known = due
             self.wanted = known.priority
-            if self._claimer.stopped or self._claimer.paused or self._room.limited_slots() <= 0:
+            if self._claimer.stopped or self._claimer.paused or self._runtime.limited_slots() <= 0:
                 denied = known.priority
                 break
             await self._take(queue, known)
@@ -203,13 +187,13 @@ class LimitedClaimer:
 
     async def _take(self, queue: str, known: _Known) -> None:
         known.rung = False
-        free = self._room.limited_slots()
+        free = self._runtime.limited_slots()
         if known.suspects:
-            room = tuple(min(free, seats) for seats in self._room.suspect_room())
+            room = tuple(min(free, seats) for seats in self._runtime.suspect_room())
             known.suspects = False  # the sweeper may find others while these are asked for
             if any(room) and (await self._ask(queue, known, free, room)).runs:
                 known.suspects = True
-            free = self._room.limited_slots()
+            free = self._runtime.limited_slots()
         known.tried_at, known.due_at, known.allowed_at = self._clock.now(), math.inf, math.inf
         if known.lanes and free > 0:
             self._learn(queue, known, await self._ask(queue, known, free), free)
@@ -231,7 +215,7 @@ class LimitedClaimer:
             async def ask() -> Admission:
                 if not await self._claimer.is_still(worker):
                     return Admission()
-                return await self._context.store.claim_limited(worker, token, want, self._room.remembered)
+                return await self._context.store.claim_limited(worker, token, want, self._runtime.remembered)
 
             try:
                 done = await self._context.ask(ask, "claim", lambda: self._claimer.stopped)
@@ -242,7 +226,7 @@ class LimitedClaimer:
             if done.runs and worker == self._me.id:
                 self._claimer.last_found = self._clock.now()
                 self._held.update((run.id, queue) for run in done.runs)
-                self._room.accept(done.runs, asked_at)
+                self._runtime.accept(done.runs, asked_at)
         return done
 
     def _learn(self, queue: str, known: _Known, done: Admission, free: int) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..engine.execution import Execution
 from ..engine.host import StoreQueries as EngineErrands
 from ..engine.step import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
-from ..model.records import Claimed, Lane, NewRun, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.records import Claimed, NewRun, Parent, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
 from ..model.rows import DagStepRow, Outcome
 from .context import WorkerContext
 from .failover_check import UnverifiedWrites
 from .remote_dispatcher import TransportHandle
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
+
 
 _PAGE = 1000
 """Records that the store gives at once."""
@@ -81,16 +85,6 @@ class _Awaited:
             self._work.close()
 
 
-class ErrandPort(Protocol):
-    """Whoever is told what an errand has brought about, or brought to light."""
-
-    def ready(self, lanes: Iterable[Lane]) -> None:
-        """Runs were made ready: workers should claim them."""
-
-    def vanished(self, held: Iterable[tuple[str, int]]) -> None:
-        """Less is stored of some claims (run, claim) than was believed."""
-
-
 class StoreQueries(EngineErrands):
     """The errands of the runs of one worker, done one by one, as they are asked."""
 
@@ -98,16 +92,16 @@ class StoreQueries(EngineErrands):
         self,
         context: WorkerContext,
         new_child: NewChild,
-        carriage: TransportHandle,
+        transport: TransportHandle,
         unverified: UnverifiedWrites,
-        port: ErrandPort,
+        runtime: WorkerRuntime,
     ) -> None:
         self._context = context
         self._store = context.store
         self._new_child = new_child
-        self._carriage = carriage
+        self._transport = transport
         self._unverified = unverified
-        self._port = port
+        self._runtime = runtime
 
     def new_child(
         self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
@@ -155,20 +149,20 @@ class StoreQueries(EngineErrands):
         """Queue a failed run again; False if it cannot go on: it was undone, or is under way again."""
         lanes = await self._patiently(lambda: self._store.retry(run_id))
         if lanes is not None:
-            self._port.ready(lanes)
+            self._runtime.ready(lanes)
         return lanes is not None
 
     @property
     def way(self) -> DispatchRoute | None:  # type: ignore[override]
         """How remote steps go out, once that is known."""
-        return self._carriage.way
+        return self._transport.way
 
     async def find_way(self) -> DispatchRoute:
         """Ask for it, patiently: no run has to pay for tables, or for a right, that somebody has yet to give. Only that
         there is no transport at all ends the run."""
-        if not self._carriage.exists:
-            return await self._carriage.find_way()
-        found: DispatchRoute = await self._patiently(self._carriage.find_way)
+        if not self._transport.exists:
+            return await self._transport.find_way()
+        found: DispatchRoute = await self._patiently(self._transport.find_way)
         return found
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
@@ -193,7 +187,7 @@ class StoreQueries(EngineErrands):
             try:
                 return await self._store.transact(self._context.me.id, *arguments, self._unverified.open)
             except RecordsVanished:
-                self._port.vanished([(execution.run_id, execution.claim)])
+                self._runtime.vanished([(execution.run_id, execution.claim)])
                 raise
             except BaseException as error:
                 if error is theirs.raised and not isinstance(error, asyncio.CancelledError):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..model.events import RunsSwept
-from ..model.records import Beat, Lane
+from ..model.records import Beat
 from ..store.store import Reaping
 from .claimer import Questions
 from .context import WorkerContext, gone
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
 
 
 class SilenceTracker:
@@ -46,29 +49,12 @@ _BATCH = 1000
 """Rows given back by one statement: bounds how long they stay locked."""
 
 
-class ReapPort(Protocol):
-    """Whoever is told what was given back, and says whether this worker may bury others."""
-
-    def may_reap(self) -> bool:
-        """Whether a silent worker may be taken for dead."""
-        ...
-
-    def ready(self, lanes: Iterable[Lane]) -> None:
-        """Runs were made ready: workers should claim them."""
-
-    def ended(self) -> None:
-        """Runs have ended: whoever waits for them is told."""
-
-    def steps_asked(self) -> None:
-        """Something is asked of runs that workers hold."""
-
-
 class Reaper:
     """Looks at the beats of the other workers once per sweep, and buries the dead."""
 
-    def __init__(self, context: WorkerContext, port: ReapPort, stopped: Callable[[], bool]) -> None:
+    def __init__(self, context: WorkerContext, runtime: WorkerRuntime, stopped: Callable[[], bool]) -> None:
         self._context = context
-        self._port = port
+        self._runtime = runtime
         self._stopped = stopped
         self._vigil = SilenceTracker(context.settings.sweep_interval)
         self._next_look = 0.0
@@ -83,7 +69,7 @@ class Reaper:
             self._vigil.saw(beats, self._context.clock.now())
             if dead := gone(beats):
                 moved = await self.bury(dead)
-        if now >= self._next_reap and self._port.may_reap():
+        if now >= self._next_reap and self._runtime.may_reap():
             self._next_reap = now + self._context.settings.sweep_interval
             moved |= await self._reap(self._vigil.silent(self._context.clock.now()))
         return moved
@@ -112,11 +98,11 @@ class Reaper:
             told = "run %s: too many workers died with it; it has failed as a dead letter"
             self._context.logger.error(told, run_id, extra={"run_id": run_id})
         if done.dead_letters:
-            self._port.ended()
+            self._runtime.ended()
         if done.lanes:
-            self._port.ready(done.lanes)
+            self._runtime.ready(done.lanes)
         if done.asked:
-            self._port.steps_asked()
+            self._runtime.steps_asked()
         if done.moved:
             dead = len(done.dead_letters)
             tell_swept(self._context, RunsSwept(recovered=done.moved - dead, dead_letters=dead))

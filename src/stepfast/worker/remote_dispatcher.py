@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..documents import cite
 from ..engine.observers import tell_each
@@ -14,6 +14,9 @@ from ..store import Store
 from ..store.store import Due, Key
 from .context import WorkerContext
 from .shutdown import to_the_end
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
 
 
 class Transport(Protocol):
@@ -161,21 +164,14 @@ _LATE_ROUNDS = 3
 """How often it looks for leftovers after the last step was over, a lease apart."""
 
 
-class CourierPort(Protocol):
-    """Whoever is told what came back of remote steps."""
-
-    def outcomes_left(self) -> None:
-        """Outcomes of remote steps lie in mailboxes, to be delivered."""
-
-
 class RemoteDispatcher:
     """Serves all remote steps of the namespace that go over this worker's transport, whoever sent them."""
 
-    def __init__(self, context: WorkerContext, carriage: TransportHandle, port: CourierPort) -> None:
+    def __init__(self, context: WorkerContext, transport: TransportHandle, runtime: WorkerRuntime) -> None:
         self._context = context
         self._store, self._settings, self._clock = context.store, context.settings, context.clock
-        self._carriage = carriage
-        self._port = port
+        self._transport = transport
+        self._runtime = runtime
         self._needed = asyncio.Event()
         self._bell = asyncio.Event()
         self._pace = 0.0
@@ -195,7 +191,7 @@ class RemoteDispatcher:
 
     def needed(self) -> None:
         """There are remote steps that wait for something."""
-        if self._carriage.exists:
+        if self._transport.exists:
             self._needed.set()
 
     def hurry(self) -> None:
@@ -234,7 +230,7 @@ class RemoteDispatcher:
 
     async def _work(self) -> None:
         """Round after round, while steps wait."""
-        await self._ask(self._carriage.open)
+        await self._ask(self._transport.open)
         self._pace = self._settings.min_poll_interval
         self._late_rounds = _LATE_ROUNDS
         while not self.stopped:
@@ -274,9 +270,9 @@ class RemoteDispatcher:
     async def drained(self) -> bool:
         """For whoever works until nothing is runnable: send what is due, and bring what has come; whether there was
         anything."""
-        if not self._carriage.exists:
+        if not self._transport.exists:
             return False
-        await self._ask(self._carriage.open)
+        await self._ask(self._transport.open)
         moved, _ = await self.round()
         return bool(moved)
 
@@ -307,7 +303,7 @@ class RemoteDispatcher:
         return found[-1]
 
     async def _handle(self, due: Due) -> None:
-        transport = self._carriage.transport
+        transport = self._transport.transport
         if due.doubtful:
             lost = set(await self._ask(lambda: transport.lost([task.step_id for task in due.doubtful])))
             if lost:
@@ -318,7 +314,7 @@ class RemoteDispatcher:
     async def _dispatch(self, tasks: list[Task]) -> None:
         """Send tasks over another database. One that it refuses, for its size say, fails alone: halve the batch until
         it is found."""
-        transport = self._carriage.transport
+        transport = self._transport.transport
         try:
             await self._context.ask(
                 lambda: transport.dispatch(tasks), "remote steps", lambda: self.stopped, refusable=True
@@ -329,7 +325,7 @@ class RemoteDispatcher:
             return
         if len(tasks) == 1:
             await self._ask(lambda: self._store.refuse_remote(tasks, said))
-            self._port.outcomes_left()
+            self._runtime.outcomes_left()
             return
         middle = len(tasks) // 2
         await self._dispatch(tasks[:middle])
@@ -339,12 +335,12 @@ class RemoteDispatcher:
         ids = [{"run_id": task.run_id, "step_id": task.step_id, "step": task.name} for task in lost]
         tell_each(self._context.logger, "the task has vanished from the transport; sent once more", ids)
         if await self._ask(lambda: self._store.resend_remote(lost, "its task vanished from the transport")):
-            self._port.outcomes_left()
+            self._runtime.outcomes_left()
         self._bell.set()
 
     async def _take_back(self, step_ids: list[str]) -> None:
         """What no worker has begun, at once; of the rest what came of it, until nothing is there any more."""
-        transport = self._carriage.transport
+        transport = self._transport.transport
         taken = set(await self._ask(lambda: transport.cancel(step_ids)))
         rest = [step_id for step_id in step_ids if step_id not in taken]
         results = await self._ask(lambda: transport.results(rest))
@@ -356,7 +352,7 @@ class RemoteDispatcher:
 
     async def _bring(self) -> tuple[int, bool]:
         """How many results were found, and whether any step waits for one."""
-        carrier, transport, found, after = self._way.carrier, self._carriage.transport, 0, _FIRST
+        carrier, transport, found, after = self._way.carrier, self._transport.transport, 0, _FIRST
         self._search_took = 0.0
         while True:
             began = self._clock.now()
@@ -373,10 +369,10 @@ class RemoteDispatcher:
     async def _judge(self, results: Sequence[Result]) -> None:
         """Record what they mean; then, if they are not in the same database, remove them: whoever comes in between
         finds the steps over."""
-        joined, transport, random = self._way.joined, self._carriage.transport, self._clock.random
+        joined, transport, random = self._way.joined, self._transport.transport, self._clock.random
         done = await self._ask(lambda: self._store.judge_remote(results, joined, self._sweep_ms, random))
         if done.outcomes:
-            self._port.outcomes_left()
+            self._runtime.outcomes_left()
         if not joined:
             await self._ask(lambda: transport.remove(results))
             await self._ask(lambda: self._store.clear_remote([result.step_id for result in results]))
@@ -401,7 +397,7 @@ class RemoteDispatcher:
         """What a step that is over has left behind, because a worker was late or died between two commits, is nobody's
         any more. Of steps that are not ours nothing is touched. Looks at one page, so that results need not wait while
         there is much; whether it was the last."""
-        transport = self._carriage.transport
+        transport = self._transport.transport
         page = await self._ask(lambda: transport.leftovers(self._tidied, _PAGE))
         keys = [key for step_id in page if (key := key_of(step_id)) is not None]
         closed = [_step_id(key) for key in await self._ask(lambda: self._store.closed_remote(keys))]
@@ -414,8 +410,8 @@ class RemoteDispatcher:
 
     @property
     def _way(self) -> DispatchRoute:
-        assert self._carriage.way is not None
-        return self._carriage.way
+        assert self._transport.way is not None
+        return self._transport.way
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         return await self._context.ask(call, "remote steps", lambda: self.stopped)

@@ -8,14 +8,17 @@ says why, in the log and in its row, and keeps no other from being started.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import ConfigurationError, DatabaseUnavailable, SchemaError, sentence
-from ..model.records import NewRun
 from ..model.schedules import ScheduleRow
 from ..store.flows.schedules import Fired, Make, Shot
 from .context import WorkerContext
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
+
 
 T = TypeVar("T")
 
@@ -36,20 +39,13 @@ class Planning(Protocol):
         ...
 
 
-class SchedulePort(Protocol):
-    """Whoever is told what was started."""
-
-    def started(self, runs: Sequence[NewRun]) -> None:
-        """Runs were started: workers should claim them."""
-
-
 class Scheduler:
     """Starts what is due whenever the sweeper says that something is."""
 
-    def __init__(self, context: WorkerContext, planning: Planning, port: SchedulePort) -> None:
+    def __init__(self, context: WorkerContext, planning: Planning, runtime: WorkerRuntime) -> None:
         self._context = context
         self._planning = planning
-        self._port = port
+        self._runtime = runtime
         self._bell = asyncio.Event()
         self.stopped = False
         """The worker stops: no further tick is started here."""
@@ -115,7 +111,7 @@ class Scheduler:
 
     def _tell(self, done: Fired) -> None:
         if done.runs:
-            self._port.started(done.runs)
+            self._runtime.started(done.runs)
         for name in done.overlapped:
             self._context.logger.info("schedule %r: a tick is skipped, because the run of the one before goes on", name)
         for name in done.dropped:

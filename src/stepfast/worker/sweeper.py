@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..engine.observers import tell_each
 from ..model.events import RunsSwept
 from ..model.records import Tick
 from .claimer import Claimer
 from .context import WorkerContext
-from .reaper import Reaper, ReapPort, tell_swept
+from .reaper import Reaper, tell_swept
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
+
 
 T = TypeVar("T")
 
@@ -26,37 +30,18 @@ _BATCH = 1000
 """Rows moved by one statement: bounds how long they stay locked."""
 
 
-class SweepPort(ReapPort, Protocol):
-    """Whoever is told what a sweep has moved."""
-
-    def gates_are(self, tick: Tick) -> None:
-        """Which queues are paused or limited, and what is ready in those that are limited."""
-
-    def mail_came(self) -> None:
-        """Mail was delivered to runs that workers hold."""
-
-    def schedules_due(self) -> None:
-        """The time of a schedule has come."""
-
-    def remote_steps_wait(self) -> None:
-        """There are remote steps to be sent, or results to be looked for."""
-
-    def each_tick(self) -> None:
-        """Another tick is over."""
-
-
 class Sweeper:
     """Asks the database at every tick what has to be done, and does it."""
 
-    def __init__(self, context: WorkerContext, claimer: Claimer, port: SweepPort) -> None:
+    def __init__(self, context: WorkerContext, claimer: Claimer, runtime: WorkerRuntime) -> None:
         self._context = context
         self._store, self._settings, self._logger = context.store, context.settings, context.logger
         self._me, self._clock = context.me, context.clock
         self._names = list(context.me.workflows)
         self._claimer = claimer
-        self._port = port
+        self._runtime = runtime
         self._bell = asyncio.Event()
-        self.reaper = Reaper(context, port, lambda: self.stopped)
+        self.reaper = Reaper(context, runtime, lambda: self.stopped)
         self._ask_lanes_at = 0.0
         self._lanes_wanted = False
         self._slow_before = False
@@ -81,7 +66,7 @@ class Sweeper:
         while not self.stopped:
             self._bell.clear()
             tick = await self.tick()
-            self._port.each_tick()
+            self._runtime.each_tick()
             await self._pause(tick)
 
     async def tick(self, ask_for_lanes: bool = False) -> Tick:
@@ -90,16 +75,16 @@ class Sweeper:
         self._lanes_wanted = False
         tick = await self._ask(lambda: self._timed_tick(lanes))
         self._claimer.time_is(tick.now_ms)
-        self._port.gates_are(tick)
+        self._runtime.gates_are(tick)
         self._stuck = tick.due and not await self._promote()
         if tick.mail and not await self._deliver():
             self._stuck = True
         if tick.remote:
-            self._port.remote_steps_wait()
+            self._runtime.remote_steps_wait()
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)
         if tick.schedule_ms is not None and tick.schedule_ms <= 0:
-            self._port.schedules_due()
+            self._runtime.schedules_due()
         if await self.reaper.look():
             self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
         self.ticks += 1
@@ -125,14 +110,14 @@ class Sweeper:
         while True:
             done = await self._ask(lambda: self._store.promote(_BATCH))
             if done.lanes:
-                self._port.ready(done.lanes)
+                self._runtime.ready(done.lanes)
             if done.ended:
                 told = "expired, or past the deadline"
                 tell_each(self._logger, told, [{"run_id": run_id} for run_id in done.ended])
-                self._port.ended()
+                self._runtime.ended()
                 tell_swept(self._context, RunsSwept(expired=len(done.ended)))
             if done.asked:
-                self._port.steps_asked()
+                self._runtime.steps_asked()
             moved += done.moved
             if done.moved < _BATCH:
                 return moved
@@ -143,13 +128,13 @@ class Sweeper:
         while True:
             done = await self._ask(lambda: self._store.deliver(_BATCH))
             if done.lanes:
-                self._port.ready(done.lanes)
+                self._runtime.ready(done.lanes)
             if done.running:
-                self._port.mail_came()
+                self._runtime.mail_came()
             if done.asked:
-                self._port.steps_asked()
+                self._runtime.steps_asked()
             if done.ended:
-                self._port.ended()
+                self._runtime.ended()
             moved += done.moved
             if done.moved < _BATCH and not done.ended:  # who was cancelled may have children
                 return moved

@@ -43,7 +43,7 @@ class WorkerRuntime:
         switchboard: Switchboard,
         new_child: NewChild,
         planning: Planning,
-        carriage: TransportHandle,
+        transport: TransportHandle,
         broke: Callable[[str, BaseException], None],
     ) -> None:
         self._context = context
@@ -59,11 +59,13 @@ class WorkerRuntime:
         """The worker stops: nothing is claimed any more, and nobody is taken for dead."""
         self.unverified = UnverifiedWrites(context.clock, self._held)
         self.journal = Journal(context, self.unverified, self)
-        self.mailman = MailboxPoller(context)
-        self.graphs = DagCache(context)
-        self.queries = StoreQueries(context, new_child, carriage, self.unverified, self)
-        self.courier = RemoteDispatcher(context, carriage, self)
-        self.executor = Executor(context, self.journal, self.mailman, self.queries, self.graphs, self.slots_freed)
+        self.mailbox_poller = MailboxPoller(context)
+        self.dag_cache = DagCache(context)
+        self.queries = StoreQueries(context, new_child, transport, self.unverified, self)
+        self.remote_dispatcher = RemoteDispatcher(context, transport, self)
+        self.executor = Executor(
+            context, self.journal, self.mailbox_poller, self.queries, self.dag_cache, self.slots_freed
+        )
         self.remembered: Mapping[str, int] = self.executor.cache.claims
         self.claimer = Claimer(context, self)
         self.limited = LimitedClaimer(context, self.claimer, self)
@@ -74,7 +76,7 @@ class WorkerRuntime:
         self.heartbeat = Heartbeat(context, self)
         self._unheard = False
         """Whether a claim was put off until the next beat."""
-        self.janitor = Pruner(context)
+        self.pruner = Pruner(context)
 
     def listen(self) -> None:
         """From here on wake-ups and broken connections are heard of."""
@@ -102,14 +104,14 @@ class WorkerRuntime:
         if wakeups.anything:
             self.limited.hurry()
             self.sweeper.tick_now()
-            self.mailman.told()
+            self.mailbox_poller.told()
             self.heartbeat.hurry()
 
     def _connection_broke(self) -> None:
         """What was acknowledged may be gone, as after a failover to a server that lagged behind: remembered histories
         are read again, and what is held is compared before anything more is written of it."""
         self.executor.cache.clear()
-        self.graphs.forget_outputs()
+        self.dag_cache.forget_outputs()
         self.unverified.broke()
 
     def _held(self) -> Mapping[str, HasRecordCount]:
@@ -198,7 +200,7 @@ class WorkerRuntime:
 
     def mail_came(self) -> None:
         """Mail was delivered to runs that workers hold: to ours, or to those of others."""
-        self.mailman.told()
+        self.mailbox_poller.told()
         self._switchboard.tell_others()
 
     def steps_asked(self) -> None:
@@ -221,12 +223,12 @@ class WorkerRuntime:
 
     def remote_steps_wait(self) -> None:
         """There are remote steps to be sent, or results to be looked for."""
-        self.courier.needed()
+        self.remote_dispatcher.needed()
 
     def each_tick(self) -> None:
         """What is looked at once a tick."""
         self.executor.list_running_steps()
-        self.mailman.look_again()
+        self.mailbox_poller.look_again()
         self.limited.forget_unheld(self.executor.running)
         if self.unverified.open:
             self.unverified.forget_unheld()
@@ -258,7 +260,7 @@ class WorkerRuntime:
         if answer.undelivered or later:
             self.sweeper.tick_now()
         if any(entry.sends for entry in entries):
-            self.courier.hurry()
+            self.remote_dispatcher.hurry()
         if answer.asked_elsewhere:
             self._switchboard.tick_everywhere()
 
@@ -390,12 +392,12 @@ class Worker:
         switchboard: Switchboard,
         new_child: NewChild,
         planning: Planning,
-        carriage: TransportHandle,
+        transport: TransportHandle,
     ) -> None:
         self._context = context
         self._store, self._settings, self._logger = context.store, context.settings, context.logger
         self._planning = planning
-        self.duties = WorkerRuntime(context, switchboard, new_child, planning, carriage, self._break)
+        self.duties = WorkerRuntime(context, switchboard, new_child, planning, transport, self._break)
         self._tasks: list[asyncio.Task[None]] = []
         """The duties that are under way."""
         self.left = asyncio.Event()
@@ -459,7 +461,7 @@ class Worker:
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
-        others = (duties.scheduler, duties.courier, duties.janitor)
+        others = (duties.scheduler, duties.remote_dispatcher, duties.pruner)
         for duty in (duties.journal, duties.claimer, duties.limited, duties.sweeper, *others):
             task = asyncio.create_task(duty.run(), name=f"stepfast-{type(duty).__name__.lower()}")
             task.add_done_callback(self._duty_ended)
@@ -519,9 +521,9 @@ class Worker:
         await self._end_claim()  # a claim that is cut off may still be carried out, for a worker that has left by then
         await self._bounded(self._hand_over(), _GIVE_BACK, "giving runs back")
         self.duties.journal.give_up()
-        self.duties.sweeper.stopped = self.duties.courier.stopped = True
+        self.duties.sweeper.stopped = self.duties.remote_dispatcher.stopped = True
         await ended((*self._tasks, *self.duties.chores), self._context.clock)
-        for closing in (self.duties.mailman.close, self.duties.graphs.close, self.duties.executor.close):
+        for closing in (self.duties.mailbox_poller.close, self.duties.dag_cache.close, self.duties.executor.close):
             await self._bounded(closing(), _CLOSE, "closing")
         await self._sign_off()
         await self._bounded(self.duties.heartbeat.stop(), _CLOSE, "the last heartbeat")
@@ -606,7 +608,7 @@ class Worker:
             soon = soon or limited.allowed_in() * 1000 <= ahead
             quiet = executor.idle.is_set() and claimer.idle and limited.idle and claimer.last_found == before
             fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
-            moved = tick.remote and await self.duties.courier.drained()
+            moved = tick.remote and await self.duties.remote_dispatcher.drained()
             if quiet and not (served or soon or fires or tick.suspects or tick.mail or moved):
                 return
             await self._context.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
