@@ -13,7 +13,7 @@ from stepfast import Backoff, ConfigurationError, Context, RunFailed, Settings, 
 from stepfast.engine.execution import Execution
 from stepfast.engine.timers import wakes_at
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, bystander, eventually, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, doomed, due, let_pass, reached, rows_of, wake
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -224,6 +224,116 @@ async def test_the_time_after_a_sleep_is_at_least_when_it_ended(app: Stepfast) -
     await app.drain()
     await run.result(timeout=PATIENCE)
     assert len(seen) == 2 and seen[0] == seen[1]
+
+
+# -- a clock that steps back --------------------------------------------------------------------------------------
+
+
+async def test_a_sleep_that_is_over_stays_so_if_the_clock_steps_back(app: Stepfast, calls: Calls) -> None:
+    """What was recorded after it says that its time had come."""
+    gate = Gate()
+
+    @app.workflow
+    async def nap(ctx: Context) -> str:
+        await ctx.sleep(0.01)
+        await ctx.step("after", lambda: calls.hit("after"))
+        await ctx.step(gate.passing)
+        return "awake"
+
+    run = await app.start(nap)
+    await interrupt(app, gate)
+    await let_pass(app, run, -3600)
+    gate.open()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "awake"
+    assert calls == {"after": 1}
+
+
+@pytest.mark.parametrize("kind", ["async", "def", "branch"])
+async def test_also_if_all_that_came_after_it_was_recorded_by_the_clock_that_had_stepped(
+    app: Stepfast, calls: Calls, kind: str
+) -> None:
+    """An attempt fails then, and the next one comes by the sleep once more."""
+    gate = ThreadGate()
+
+    def after() -> None:
+        calls.hit("after")
+        gate.passing()
+
+    def fail_once() -> None:
+        if calls.hit("end") == 1:
+            raise ValueError("not yet")
+
+    async def sleep(ctx: Context) -> None:
+        await ctx.sleep(0.01)
+
+    if kind == "def":
+
+        @app.workflow(name="nap", max_attempts=2, backoff=AT_ONCE)
+        def nap_in_a_thread(ctx: SyncContext) -> None:
+            ctx.sleep(0.01)
+            ctx.step(after)
+            fail_once()
+    else:
+
+        @app.workflow(name="nap", max_attempts=2, backoff=AT_ONCE)
+        async def nap(ctx: Context) -> None:
+            await (ctx.branch(sleep) if kind == "branch" else sleep(ctx))
+            await ctx.step(after)
+            fail_once()
+
+    run = await app.start("nap")
+    async with app.worker():
+        await gate.reached()
+        await let_pass(app, run, -3600)
+        gate.open()
+        await run.result(timeout=PATIENCE)
+    assert calls == {"after": 1, "end": 2}
+
+
+async def test_nor_does_that_keep_an_undo_from_being_called(app: Stepfast, calls: Calls) -> None:
+    gate = ThreadGate()
+
+    def charge() -> str:
+        gate.passing()
+        return f"receipt {calls.hit('charge')}"
+
+    def refund(receipt: str) -> None:
+        calls.hit(f"refund {receipt}")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.sleep(0.01)
+        await ctx.options(compensate=refund).step(charge)
+        raise ValueError("no")
+
+    run = await app.start(order)
+    async with app.worker():
+        await gate.reached()
+        await let_pass(app, run, -3600)
+        gate.open()
+        with pytest.raises(RunFailed):
+            await run.result(timeout=PATIENCE)
+    assert calls == {"charge": 1, "refund receipt 1": 1}
+    assert await run.status() == "compensated"
+
+
+async def test_a_sleep_that_is_not_over_is_not_cut_short_by_what_is_recorded_beside_it(
+    app: Stepfast, calls: Calls
+) -> None:
+    """The clock has stepped back, but no code has gone on from the sleep."""
+
+    @app.workflow
+    async def nap(ctx: Context) -> None:
+        await ctx.gather(ctx.sleep(3600), ctx.step("beside", lambda: calls.hit("beside")))
+        await ctx.step("after", lambda: calls.hit("after"))
+
+    run = await app.start(nap)
+    await app.drain()
+    await let_pass(app, run, -1800)
+    await wake(app, run)
+    await app.drain()
+    assert (await run.status(), calls) == ("waiting", {"beside": 1})
 
 
 # -- until a point in time ----------------------------------------------------------------------------------------

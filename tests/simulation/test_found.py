@@ -69,3 +69,13 @@ def test_a_wait_frees_the_slot_also_if_the_timeout_is_shorter_than_a_moment() ->
     run = {"at": 0.0, "workflow": "plain", "input": {"program": program}, "options": {"timeout": 0.5}}
     free = {**CALM["settings"], "inline_wait": 2.0, "concurrency": 10}
     assert played(1, runs=[run], settings=free) == []
+
+
+def test_a_sleep_that_is_over_stays_over_when_the_clock_of_the_database_is_put_back() -> None:
+    """What is recorded after it says so. It was held until the code had asked for that, and the run had diverged."""
+    slept: list[dict[str, Any]] = [{"do": "sleep", "seconds": 1.0}, {"do": "step"}, {"do": "signal", "name": "red"}]
+    beside: dict[str, Any] = {"do": "branches", "lines": [slept, [{"do": "signal", "name": "blue"}]]}
+    back = {"kind": "step", "at": 3.0, "ms": -20_000}
+    for program in (slept, [beside]):
+        run = {"at": 0.0, "workflow": "plain", "input": {"program": [*program, {"do": "step"}]}, "options": {}}
+        assert played(1, runs=[run], faults=[back], workers=1) == []

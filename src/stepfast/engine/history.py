@@ -93,7 +93,10 @@ _EMPTY: dict[tuple[str, int], StepRecord] = {}
 class History:
     """What is recorded of one run, and what of it the code has asked for in this attempt."""
 
-    __slots__ = ("_begun", "_latest", "_left_out", "_patches", "_reached", "aside", "last_seq", "records", "untaken")
+    __slots__ = (
+        "_begun", "_known_until", "_latest", "_left_out", "_patches", "_reached", "aside", "last_seq", "records",
+        "untaken",
+    )  # fmt: skip
 
     def __init__(self, records: list[StepRecord]) -> None:
         self.records = {(record.branch, record.position): record for record in records} if records else _EMPTY
@@ -107,6 +110,7 @@ class History:
         self._left_out: set[str] | frozenset[str] = frozenset()
         self._reached: dict[str, int] | None = None
         self._latest: dict[str, int] | None = None
+        self._known_until: int | None = None
         self._patches: dict[str, int] | None = None
         self.last_seq = max(record.seq for record in records) if records else 0
 
@@ -175,6 +179,14 @@ class History:
         if self._reached is None:
             self._reached = _furthest(self.records)
         return self._reached.get(branch, -1) >= position
+
+    @property
+    def known_until(self) -> int:
+        """The latest time at which something was recorded. The clock of the database has been there, though it may be
+        behind now."""
+        if self._known_until is None:
+            self._known_until = max((record.completed_at for record in self.records.values()), default=0)
+        return self._known_until
 
     def patched_from(self, patch: str) -> int | None:
         """The first position at which a branch is recorded to have gone the new way at a change."""

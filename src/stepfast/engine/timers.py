@@ -18,7 +18,7 @@ from ..model.stored import read_json
 from ..settings import FORMAT
 from .call import DurableCall, time_given
 from .control import apply_pending_request
-from .history import Cursor
+from .history import Cursor, behind
 from .host import current_call
 from .step import StepCall, Work, exited
 
@@ -49,10 +49,21 @@ class SleepCall(DurableCall[None]):
     async def _perform(self) -> None:
         execution = self._execution
         record = self._record
-        if record is not None and wakes_at(record) <= execution.database_now():
+        if record is not None and self._is_over(record):
             execution.ledger.saw(self.branch, wakes_at(record))  # slept already
         else:
             await super()._perform()
+
+    def _is_over(self, record: StepRecord) -> bool:
+        """Whether the time has come, or had come before the database's clock stepped back. That is known by a record of
+        a later time; or, if the clock is behind some record, by what the code has called from here on. The latter is
+        enough for a replay that does nothing new."""
+        execution, wake_at = self._execution, wakes_at(record)
+        now = execution.database_now()
+        if wake_at <= now or wake_at <= (known_until := execution.history.known_until):
+            return True
+        may_tell = execution.replaying is not None or now < known_until
+        return may_tell and execution.knows_task(self._cursor) and behind(execution, self._cursor) is not None
 
     async def _decide(self) -> StepRecord:
         plan = {"for": self._for_ms} if self._until_ms is None else {"until": self._until_ms}
