@@ -154,8 +154,8 @@ class UntilCall(StepCall[T]):
             await self._wait_for_next()
 
     async def _done(self, result: Any) -> T:
-        # An answer is the outcome, and the next thing that is recorded: a wish of an operator could be carried out at
-        # any other record, and what the check has done would be unknown.
+        # An answer is the outcome, and the next thing that is recorded: at any other record the run could be cancelled
+        # or paused, and what the check has done would be unknown.
         due_at = None if result else await self._time_is_up_at()
         while not result:
             execution = self._execution
