@@ -88,7 +88,6 @@ check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
 	$(BIN)/python tools/layering.py
 	$(BIN)/python tools/unwinding.py
 	$(BIN)/python tools/clockwork.py
-	$(BIN)/python tools/docstrings.py
 	$(BIN)/python tools/sizes.py
 
 # The tools of the site live in an environment of their own: the set-up of demo and test does not grow.

@@ -261,6 +261,7 @@ def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
 
 
 def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners, executors: Executors) -> StepInfo:
+    """Make what people read of a step from its record."""
     where, ended = _end_of(row, run)
     return StepInfo(
         name=row.name,
@@ -317,6 +318,7 @@ def dag_step_info(
 
 
 def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy | None, losses: int = 0) -> StepInfo:
+    """Make what people read of a step that is under way from its row of progress."""
     return StepInfo(
         name=row.name,
         kind=WORKFLOW if row.position == RUN_ITSELF else _kind_under_way(row.branch),

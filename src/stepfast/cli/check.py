@@ -65,6 +65,7 @@ class News:
         self._said = time.monotonic()
 
     def __call__(self, checked: CheckedRun) -> None:
+        """Count a checked run, and print the counts from time to time."""
         self._counts[checked.verdict] += 1
         if time.monotonic() - self._said >= _NEWS_EVERY:
             self._said = time.monotonic()

@@ -129,6 +129,7 @@ class StepFunction(Generic[P, R]):
         warn_if_types_are_lost(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function directly: nothing is recorded."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -67,12 +67,14 @@ class Every:
         self._anchor = anchor
 
     def after(self, at: int) -> Iterator[int]:
+        """Yield the ticks after a time."""
         tick = at + self._every - (at - self._anchor) % self._every
         while tick < _LAST_MS:
             yield tick
             tick += self._every
 
     def newest(self, after: int, until: int, count: int) -> list[int]:
+        """Return the newest ticks of a span of time, at most ``count``."""
         last = until - (until - self._anchor) % self._every
         first = max(next(self.after(after)), last - (count - 1) * self._every)
         return list(range(first, last + 1, self._every))
@@ -95,6 +97,7 @@ class Cron:
             raise ConfigurationError(f"cron={cron!r} is no cron expression that ever fires: {error}") from None
 
     def after(self, at: int) -> Iterator[int]:
+        """Yield the ticks after a time."""
         try:
             yield from self._at_fixed_times(at) if self._is_fixed else self._as_time_passes(at)
         except OverflowError:

@@ -135,6 +135,7 @@ class QuietConnection(asyncpg.Connection):  # type: ignore[misc]
     """Leaves out the reset query on release: nothing here changes the session, and it costs a round trip."""
 
     def get_reset_query(self) -> str:
+        """Return no statement."""
         return ""
 
 
