@@ -369,7 +369,7 @@ async def test_an_option_that_there_is_none_of_is_refused_with_the_nearest() -> 
         await app.start_many("fetch", [Order()], key="k")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"app\.runs has no option 'state'; did you mean 'status'"):
         await app.runs(state="failed")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"app\.worker has no option 'sweep'; it has concurrency, lease, poll, grace"):
+    with pytest.raises(TypeError, match=r"app\.worker has no option 'sweep_interval'; did you mean 'poll_interval'"):
         async with app.worker(sweep_interval=3):  # type: ignore[call-arg]
             pass
     await app.close()

@@ -150,7 +150,7 @@ async def test_a_refused_journal_costs_no_run(
     """Disk full, an internal error, a deadlock …: told once with the server's words, and ridden out."""
     async with make_app(postgres_url, calls) as app:
         runs = await start_three(app)
-        await operator.execute(RAISING.format(state=state, inline_wait="INSERT", table="steps"))
+        await operator.execute(RAISING.format(state=state, moment="INSERT", table="steps"))
         with caplog.at_level(logging.WARNING, "stepfast"):
             async with app.worker():
                 await told(caplog, "journal", "the server has a bad day")
@@ -167,7 +167,7 @@ async def test_no_duty_ends_by_a_refused_statement(
     """A claim is refused whatever it claims, even with words that speak of data."""
     async with make_app(postgres_url, calls) as app:
         runs = await start_three(app)
-        await operator.execute(RAISING.format(state=state, inline_wait="UPDATE", table="runs"))
+        await operator.execute(RAISING.format(state=state, moment="UPDATE", table="runs"))
         with caplog.at_level(logging.WARNING, "stepfast"):
             async with app.worker() as worker:
                 await told(caplog, "claim", "the server has a bad day")

@@ -106,7 +106,7 @@ def _make() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        inline_wait=_moment, iso=_iso, ago=ago, executor=executor, lasting=lasting, brief=brief, shortened=shortened,
+        moment=_moment, iso=_iso, ago=ago, executor=executor, lasting=lasting, brief=brief, shortened=shortened,
         standing=_standing, count=count, sent=_sent, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     made.tests["sealed"] = is_sealed
