@@ -17,6 +17,7 @@ from tests.telemetry.conftest import MakeApp
 from tests.telemetry.scraping import parsed, value
 
 HELLO = b'{"live":[],"ready":[]}\n'
+COUNTED = b'{"live":[],"ready":[],"families":[{"name":"n_total","kind":"counter","help":"N.","series":[[[],[7]]]}]}\n'
 STEP = StepEnded("r", 1, "w", "s", "step", "", 0, 1, 1, 0.01, "completed")
 
 
@@ -76,14 +77,33 @@ async def test_a_process_that_dies_without_a_word_is_counted_as_it_was_last_seen
     await eventually(lambda: child.introduced)
     asked = asyncio.create_task(family.metrics())
     await reader.readline()
-    report = (
-        b'{"live":[],"ready":[],"families":[{"name":"n_total","kind":"counter","help":"N.","series":[[[],[7]]]}]}\n'
-    )
-    writer.write(report * 2)
+    writer.write(COUNTED * 2)
     await asked
     writer.transport.abort()
     await family.left(child)
     assert value(parsed(render(await family.metrics())), "n_total") == 7
+
+
+async def test_a_process_that_ends_during_a_scrape_is_counted_once() -> None:
+    """Its sums are those of a process that has ended by the time that the others have answered."""
+    family, wires = Children(2, Settings()), [Wire(*socket.socketpair()) for _ in range(2)]
+    ends = [await asyncio.open_connection(sock=wire.theirs.dup()) for wire in wires]
+    children = [await family.joined(number, wire) for number, wire in enumerate(wires, 1)]
+    for _, writer in ends:
+        writer.write(HELLO)
+    await eventually(lambda: all(child.introduced for child in children))
+    (reader, writer), (dying_reader, dying_writer) = ends
+    asked = asyncio.create_task(family.metrics())
+    assert [await reader.readline() for _ in range(2)] == [b"gauges\n", b"metrics\n"]
+    writer.write(HELLO * 2)  # the database did not answer it, so that the other one is asked
+    await dying_reader.readline()
+    dying_writer.write(COUNTED)
+    await dying_reader.readline()
+    dying_writer.transport.abort()
+    await family.left(children[1])
+    assert value(parsed(render(await asked)), "n_total") == 7
+    writer.transport.abort()
+    await family.left(children[0])
 
 
 async def test_who_is_not_ready_is_named(make_app: MakeApp) -> None:

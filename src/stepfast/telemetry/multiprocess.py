@@ -198,10 +198,12 @@ class Children:
     async def metrics(self) -> list[Family]:
         """The sums over all, and what one of them reads in the database for all."""
         children = sorted(self._living, key=lambda child: child.number)
-        gauges = asyncio.create_task(self._gauges(children))
+        reading = asyncio.create_task(self._gauges(children))
         await asyncio.gather(*(child.ask(METRICS, _SOON) for child in children))
-        counted = [family for child in children for family in child.families]
-        return await gauges + merged([*self._departed, *counted])
+        gauges = await reading
+        # Only now: a process that has ended since is among the departed.
+        counted = [family for child in self._living for family in child.families]
+        return gauges + merged([*self._departed, *counted])
 
     async def _gauges(self, children: Iterable[Child]) -> list[Family]:
         """From the first that answers: the same one each time, so that its cache serves."""
