@@ -14,7 +14,6 @@ from stepfast.telemetry.metrics import (
     Counter,
     Family,
     Histogram,
-    folded,
     merged,
     number,
     render,
@@ -109,12 +108,12 @@ def test_processes_are_added_up_and_of_gauges_the_largest_counts() -> None:
     assert value(samples, "lag") == 20
 
 
-def test_folding_keeps_the_first_and_the_sum() -> None:
+def test_merging_within_a_bound_keeps_the_first_and_the_sum() -> None:
     family = Family("things_total", COUNTER, "Things.", ("name",), [((f"n{n}",), [1.0]) for n in range(10)])
-    [small] = folded([family], 4)
+    [small] = merged([family], 4)
     assert [labels for labels, _ in small.series] == [("n0",), ("n1",), ("n2",), ("n3",), (OTHER,)]
     assert sum(numbers[0] for _, numbers in small.series) == 10
-    [again] = folded(merged([small, Family("things_total", COUNTER, "Things.", ("name",), [(("new",), [1.0])])]), 5)
+    [again] = merged([small, Family("things_total", COUNTER, "Things.", ("name",), [(("new",), [1.0])])], 5)
     assert sum(numbers[0] for _, numbers in again.series) == 11
     assert len(again.series) == 5
 

@@ -54,12 +54,17 @@ class Family(Struct):
     buckets: tuple[float, ...] = ()
 
 
-def merged(families: Iterable[Family]) -> list[Family]:
-    """Families of several processes as one: counts are added up, of gauges the largest counts."""
+def merged(families: Iterable[Family], most: int | None = None) -> list[Family]:
+    """Families of several processes as one: counts are added up, of gauges the largest counts.
+
+    With ``most``, each keeps so many series, and adds up all that come later in one more: the sums stay right.
+    """
     found: dict[str, tuple[Family, dict[tuple[str, ...], list[float]]]] = {}
     for family in families:
         _, series = found.setdefault(family.name, (family, {}))
         for labels, numbers in family.series:
+            if most is not None and len(series) >= most and labels not in series:
+                labels = (OTHER,) * len(labels)
             before = series.get(labels)
             if before is None:
                 series[labels] = list(numbers)
@@ -213,19 +218,6 @@ class Histogram(Metric):
         numbers = self.of[values]
         numbers[bisect_left(self.buckets, amount)] += 1
         numbers[-1] += amount
-
-
-def folded(families: list[Family], most: int) -> list[Family]:
-    """Families with at most so many series per metric, and with the sums that they had: the series that came last
-    become one."""
-    for family in families:
-        if len(family.series) > most:
-            others = [(OTHER,) * len(family.labels)] * (len(family.series) - most)
-            late = [(labels, numbers) for labels, (_, numbers) in zip(others, family.series[most:], strict=True)]
-            rest = Family(family.name, family.kind, family.help, family.labels, late, family.buckets)
-            kept = Family(family.name, family.kind, family.help, family.labels, family.series[:most], family.buckets)
-            family.series = merged([kept, rest])[0].series
-    return families
 
 
 _READY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)

@@ -16,7 +16,7 @@ import msgspec
 from ..model.health import Finding
 from ..settings import Settings
 from .health import PATIENCE, Report, Reporter, SideThread
-from .metrics import GAUGE, Family, folded, merged
+from .metrics import GAUGE, Family, merged
 
 if TYPE_CHECKING:
     from ..app import Stepfast
@@ -172,7 +172,7 @@ class Children:
         task.cancel()
         del self._living[child]
         lasting = [family for family in child.families if family.kind != GAUGE]
-        self._departed = folded(merged([*self._departed, *lasting]), self._settings.metrics_series)
+        self._departed = merged([*self._departed, *lasting], self._settings.metrics_series)
 
     async def health(self) -> Report:
         """All are alive, and all are ready; or who is not."""
