@@ -14,6 +14,7 @@ from tests.store.scene import (
     failed,
     failed_try,
     move,
+    opened,
     retried,
     step,
     under_way,
@@ -175,3 +176,30 @@ async def test_giving_back_needs_the_worker_and_the_claim_too(scene: Scene) -> N
     assert await scene.rows.dump() == before
     await scene.store.give_back(scene.worker, [(run.id, run.claim)])
     assert await scene.rows.dump() != before
+
+
+async def words(scene: Scene, run: Claimed) -> dict[int, str | None]:
+    return {row.position: row.detail for row in await scene.store.last_words(run.id, ("", -1), ("", 99))}
+
+
+@pytest.mark.parametrize("leaving", [completed, waiting, retried])
+async def test_a_word_of_progress_may_come_when_the_run_has_left(
+    scene: Scene, leaving: Callable[[Claimed], Entry]
+) -> None:
+    """Progress is written beside the journal, which does not wait for it: the run may have left the worker by then."""
+    run = await scene.running()
+    await scene.flush(step(run), leaving(run))
+    await scene.store.tell_progress([under_way(run, 0, "all done"), under_way(run, -1, "no more")])
+    assert await words(scene, run) == {0: "all done", -1: "no more"}
+
+
+async def test_a_word_of_an_older_claim_is_only_taken_of_what_that_claim_recorded(scene: Scene) -> None:
+    """No later word of a step can exist that ended under that claim; of all others a newer claim may have spoken."""
+    old = await scene.running()
+    await scene.flush(step(old, 0), opened(old, 1))
+    new = await scene.again(old)
+    await scene.flush(step(new, 2))
+    positions = (-1, 0, 1, 2, 3)
+    await scene.store.tell_progress([under_way(new, position, "new") for position in positions if position])
+    await scene.store.tell_progress([under_way(old, position, "old") for position in positions])
+    assert await words(scene, new) == {-1: "new", 0: "old", 1: "new", 2: "new", 3: "new"}

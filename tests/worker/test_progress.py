@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -80,7 +82,7 @@ async def test_a_lock_on_the_table_of_progress_holds_nothing_up(postgres_url: st
             await rows.close()
 
 
-async def test_progress_is_only_told_of_runs_that_are_held(url: str) -> None:
+async def test_progress_of_an_older_claim_is_not_written(url: str) -> None:
     """What a worker says of a run under an older claim is not written; the latest word of a step is."""
     gate, again = Gate(), Gate()
     async with Stepfast(url, settings=Settings(running_after=60)) as app:
@@ -97,16 +99,17 @@ async def test_progress_is_only_told_of_runs_that_are_held(url: str) -> None:
             [execution] = worker.duties.executor.running.values()
             entry = StepRunning(run.id, execution.claim - 1, "", 0, "part", "late", None, 0)
             store = await app.store()
-            await store.tell_progress(worker.id, [entry])
+            await store.tell_progress([entry])
             assert [step.detail for step in await run.steps()] == ["3 of 9"]
             entry.claim += 1
-            await store.tell_progress(worker.id, [entry])
+            await store.tell_progress([entry])
             assert [step.detail for step in await run.steps()] == ["late"]
 
 
 async def test_the_last_word_stays_with_a_step_that_has_ended(url: str) -> None:
-    """Also of one that failed, where it is wanted most; and a step under way is in its first call."""
-    gate = Gate()
+    """Also of one that failed, where it is wanted most, and if the run has ended before the word is written; and a step
+    under way is in its first call."""
+    gate, ended = Gate(), asyncio.Event()
 
     async with Stepfast(url) as app:
 
@@ -115,31 +118,50 @@ async def test_the_last_word_stays_with_a_step_that_has_ended(url: str) -> None:
             async def part(upto: int) -> None:
                 for number in range(1, upto + 1):
                     ctx.progress(f"{number} of 9", data={"done": number})
-                if upto == 3:
-                    await gate.passing()
-                    raise ValueError("no more")
+
+            def last() -> None:
+                ctx.progress("4 of 9", data={"done": 4})
+                raise ValueError("no more")
+
+            async def some() -> None:
+                await part(3)
+                await gate.passing()
 
             await ctx.step("all", part, 9)
             await ctx.step("quiet", lambda: None)
-            await ctx.step("some", part, 3)
+            await ctx.step("some", some)
+            await ctx.step("last", last)
 
         run = await app.start(load)
+        store = await app.store()
+        tell = store.tell_progress
+
+        async def tell_when_all_is_over(entries: Sequence[StepRunning]) -> None:
+            if any(entry.name == "last" for entry in entries):
+                await ended.wait()
+            await tell(entries)
 
         async def words() -> list[Any]:
             return [(step.name, step.status, step.detail, step.data, step.attempts) for step in await run.steps()]
 
-        async def told() -> bool:
-            return bool((await words())[-1][2] == "3 of 9")
+        async def told(word: str) -> bool:
+            return bool((await words())[-1][2] == word)
 
-        ended = [("all", "completed", "9 of 9", {"done": 9}, 1), ("quiet", "completed", None, None, 1)]
-        async with app.worker():
-            await gate.reached()
-            await eventually(told)
-            assert await words() == [*ended, ("some", "running", "3 of 9", {"done": 3}, 1)]
-            gate.open()
-            with pytest.raises(RunFailed):
-                await run.result(timeout=PATIENCE)
-        assert await words() == [*ended, ("some", "failed", "3 of 9", {"done": 3}, 1)]
+        known = [("all", "completed", "9 of 9", {"done": 9}, 1), ("quiet", "completed", None, None, 1)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "tell_progress", tell_when_all_is_over)
+            async with app.worker():
+                await gate.reached()
+                await eventually(lambda: told("3 of 9"))
+                assert await words() == [*known, ("some", "running", "3 of 9", {"done": 3}, 1)]
+                gate.open()
+                with pytest.raises(RunFailed):
+                    await run.result(timeout=PATIENCE)
+                assert (await words())[-1] == ("last", "failed", None, None, 1)
+                ended.set()
+                await eventually(lambda: told("4 of 9"))
+        known.append(("some", "completed", "3 of 9", {"done": 3}, 1))
+        assert await words() == [*known, ("last", "failed", "4 of 9", {"done": 4}, 1)]
 
 
 @pytest.mark.enough_on("sqlite")

@@ -294,11 +294,10 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         )  # fmt: skip
         await self._drive(put, "register", [row])
 
-    async def tell_progress(self, worker: str, entries: Sequence[StepRunning]) -> None:
-        """What steps are doing, of runs that are still this worker's; no row of a run is locked for it."""
+    async def tell_progress(self, entries: Sequence[StepRunning]) -> None:
+        """What steps are doing, unless a newer claim may have said more; no row of a run is locked for it."""
         rows = [
-            (e.run_id, worker, e.claim, e.branch, e.position, e.name, e.detail, e.data, e.format, e.since_ms)
-            for e in entries
+            (e.run_id, e.claim, e.branch, e.position, e.name, e.detail, e.data, e.format, e.since_ms) for e in entries
         ]
         await self._drive(put, "tell_progress", rows)
 

@@ -970,8 +970,8 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
     async def register(self, worker: WorkerInfo) -> None:
         """A worker comes to life."""
 
-    async def tell_progress(self, worker: str, entries: Sequence[StepRunning]) -> None:
-        """What steps are doing, of runs that are still this worker's; no row of a run is locked for it."""
+    async def tell_progress(self, entries: Sequence[StepRunning]) -> None:
+        """What steps are doing, unless a newer claim may have said more; no row of a run is locked for it."""
 
     async def worker_state(self, worker: str, state: str) -> None:
         """A worker says it is stopping."""

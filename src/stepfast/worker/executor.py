@@ -132,7 +132,7 @@ class Progress:
             entries, self._waiting = list(self._waiting.values()), {}
             try:
                 async with self._context.clock.timeout(_LONGEST):
-                    await self._context.store.tell_progress(self._context.me.id, entries)
+                    await self._context.store.tell_progress(entries)
             except Exception as error:
                 self._failed(error)
             else:

@@ -64,15 +64,19 @@ WHERE true
 ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
 
 -- name: tell_progress
--- The same beside the journal, of runs that are this worker's under the claim that it knows. Their rows are not locked: a
--- word that comes too late says nothing wrong, and no record waits for it.
+-- The same beside the journal, which does not wait for it: the run may have left its worker by then, or have ended. So the
+-- fence is the number of the claim alone, which no two claims of a run share: it is the run's last, or that under which the
+-- step has ended, so that no later word of it can be there. Rows of runs are not locked.
 INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
 SELECT u.run_id, u.branch, u.position, u.name, u.detail, u.data, u.format, {now} - u.since_ms, {now}
-FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::text[],
-            $9::smallint[], $10::bigint[])
-     AS u(run_id, worker, claim, branch, position, name, detail, data, format, since_ms)
-{join} {schema}.runs r ON r.id = u.run_id AND r.worker = u.worker AND r.claim = u.claim
-WHERE true
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::smallint[],
+            $9::bigint[])
+     AS u(run_id, claim, branch, position, name, detail, data, format, since_ms)
+{join} {schema}.runs r ON r.id = u.run_id
+WHERE r.claim = u.claim OR EXISTS (
+    SELECT 1 FROM {schema}.steps s
+    WHERE s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position AND s.claim = u.claim
+      AND s.status <> 'waiting')
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET name = excluded.name, updated_at = excluded.updated_at,
     detail = COALESCE(excluded.detail, {schema}.progress.detail),
