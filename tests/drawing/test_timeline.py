@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepfast.diagrams.timeline import LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out
@@ -50,6 +50,15 @@ def test_tries_stand_before_the_outcome() -> None:
     assert charge.note.text == "7 s · 3 tries"
     assert "try 1 failed after 1 s: ConnectionError: nobody answers" in charge.bars[0].told
     assert charge.track == (charge.bars[0].x, charge.bars[-1].x)
+
+
+def test_what_is_said_of_a_step_stands_before_the_undo_that_follows_it() -> None:
+    """Also if another stretch of the undo is drawn before the step: the first after the step is meant."""
+    undone = [a_step("charge", 1, 2, number=6), a_step("undo", 8, 9, kind="undo", position=6)]
+    calls = [a_failure("undo", 0, 0.5, position=6)]
+    charge = band(lay_out(a_run(), undone, calls, collapse=False), "charge")
+    assert [bar.undo for bar in charge.bars] == [True, False, True]
+    assert charge.note.x == charge.bars[1].x + charge.bars[1].width + 6 and not charge.note.ends
 
 
 def test_what_is_said_of_a_run_stands_behind_all_bars() -> None:
@@ -207,8 +216,16 @@ def any_failure(draw: st.DrawFn) -> Activity:
     return a_failure("x", start, start + draw(seconds), branch=draw(branches), position=position)
 
 
+UNDONE_FIRST = (
+    a_step("undo", 0, 1, kind="undo", position=6),
+    a_step("charge", 1, None, number=6, attempts=0),
+)
+"""An undo that stands before the step that it undoes: what comes is not always in order."""
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(any_step(), max_size=25), st.lists(any_failure(), max_size=25), seconds, st.booleans(), st.booleans())
+@example([a_step("", None, None), *UNDONE_FIRST], [], 0.0, True, True)
 def test_nothing_overlaps_or_leaves_the_view(
     steps: list[StepInfo], calls: list[Activity], until: float, ended: bool, collapse: bool
 ) -> None:

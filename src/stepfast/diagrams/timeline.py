@@ -668,14 +668,15 @@ def _run_note(whole: Row) -> str:
 
 
 def _note(row: Row, bars: list[Bar], scale: Scale) -> Note:
-    """Beside the last of its own bars, else before the first one; as much of it as there is room for. That of the run
-    has room of its own behind the axis."""
+    """Behind the last of its own bars, behind all, or before the first one; as much of it as there is room for. That of
+    the run has room of its own behind the axis."""
     if row.kind == RUN:
         return Note(scale.parts[-1].x + scale.parts[-1].width + 6, _run_note(row), False)
-    own = [bar for bar in bars if not bar.undo] or bars
-    right = own[-1].x + own[-1].width if own else LABELS
-    undo = bars[len(own)].x if len(own) < len(bars) else WIDTH
-    left = own[0].x if own else LABELS
+    own = [number for number, bar in enumerate(bars, 1) if not bar.undo]
+    behind = own[-1] if own else len(bars)  # of an undo there may be bars on both sides of it
+    right = bars[behind - 1].x + bars[behind - 1].width if bars else LABELS
+    undo = bars[behind].x if behind < len(bars) else WIDTH
+    left = bars[0].x if bars else LABELS
     end = bars[-1].x + bars[-1].width if bars else LABELS
     short = row.note.partition(" · ")[0]
     for text in (row.note, short):
