@@ -161,7 +161,7 @@ def register(app: Stepfast, way: Callable[[], Awaitable[None]], calls: Calls) ->
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_code_that_cancels_its_task_has_failed(app: Stepfast, calls: Calls, way: Callable[[], Any]) -> None:
-    """Rule 57: whatever kind of code it is, its run ends with an error that tells, after the tries that it has; and the
+    """Rule 60: whatever kind of code it is, its run ends with an error that tells, after the tries that it has; and the
     worker lives on."""
 
     @app.task

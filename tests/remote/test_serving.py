@@ -122,7 +122,7 @@ async def test_how_errors_are_written(url: str, tables: Tables) -> None:
 
 
 async def test_a_handler_that_cancels_its_own_task_has_failed(url: str, tables: Tables) -> None:
-    """Only the worker may give a task up: else it would be done again when its lease is over, for ever."""
+    """Rule 60, elsewhere: else the task would be done again when its lease is over, for ever."""
     worker = quick_worker(url)
 
     @worker.handle("cancels")
