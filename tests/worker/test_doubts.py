@@ -99,7 +99,7 @@ async def leave_slowly(meanwhile: Callable[[WorkerRuntime, str], object]) -> boo
         meanwhile(worker.duties, run.id)
         gate.open()
         await asyncio.wait_for(handler, PATIENCE)
-        return run.id in worker.duties.executor.cache.claims
+        return run.id in worker.duties.executor.cache
 
 
 async def test_a_run_whose_handler_is_slow_to_end_is_remembered_if_nothing_breaks() -> None:

@@ -173,11 +173,11 @@ async def test_remembered_histories_are_forgotten(app: Stepfast, server: Server,
 
     async with app.worker() as worker:
         run = await app.start(order)
-        await eventually(lambda: run.id in worker.duties.executor.cache.claims)
+        await eventually(lambda: run.id in worker.duties.executor.cache)
         await eventually(lambda: not worker.duties.executor.running)
         await reached(run, "waiting")
         await server.lose("DELETE FROM [steps]")  # also that it waits: what is lost is always the last of it
-        await eventually(lambda: not worker.duties.executor.cache.claims)
+        await eventually(lambda: not worker.duties.executor.cache)
         await run.signal("go")
         assert await run.result(timeout=PATIENCE) == 2
 

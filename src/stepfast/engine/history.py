@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..documents import cite
@@ -567,17 +567,17 @@ def _recorded(errors: Iterable[BaseException]) -> list[RecordedError]:
 class Ledger:
     """Records of this claim are kept while they are few; from then on only their number is."""
 
-    __slots__ = ("_history", "_kept", "_most", "_sure", "_tally", "fresh", "newest", "recorded", "undo_recorded")
+    __slots__ = ("_history", "_kept", "_left_open", "_most", "_tally", "fresh", "newest", "recorded", "undo_recorded")
 
     def __init__(self, history: History, most: int) -> None:
         self._history = history
         self._most = most
         self._kept: dict[Address, tuple[StepDone, int]] | None = {}
-        """New records, as they are stored: one per address; and when they were committed."""
+        """New records that are committed, as they are stored: one per address; and when they were."""
         self._tally: Tally | None = None
         """How much is stored, where the records themselves are not kept."""
-        self._sure: int | None = None
-        """How many of the new records are committed; None: all of them. Others go out with the release of the run."""
+        self._left_open: Sequence[tuple[StepDone, int]] = ()
+        """Open records that go out with the release of the run."""
         self.fresh: Sequence[Address] = ()
         """Where this claim has made a record before the code had asked for all that was recorded: if it diverges, they
         do not stay."""
@@ -633,10 +633,7 @@ class Ledger:
 
     def leave(self, entries: Sequence[tuple[StepDone, int]]) -> None:
         """The run is released, and these go out with it: they will be there when it comes back."""
-        self._sure = len(self._kept or ())
-        if self._kept is not None:
-            for entry, now in entries:
-                self._kept.setdefault((entry.branch, entry.position), (entry, now))
+        self._left_open = entries
 
     def keep_only_count(self) -> None:
         """The records of this claim are too many to be kept, or not all known here: only their number is."""
@@ -648,7 +645,7 @@ class Ledger:
         tally = Tally()
         for record in self._history.records.values():
             tally.add(record.branch, record.position, record.status)
-        for entry, _ in islice((self._kept or {}).values(), self._sure):
+        for entry, _ in (self._kept or {}).values():
             tally.add(entry.branch, entry.position, entry.status)
         return tally
 
@@ -661,7 +658,8 @@ class Ledger:
         if self._kept is None:
             return None
         records = dict(self._history.records)
-        for address, (entry, now) in self._kept.items():
+        for entry, now in chain(self._kept.values(), self._left_open):
+            address = (entry.branch, entry.position)
             if address not in records or _replaces(entry, records[address]):
                 records[address] = as_record(entry, now)
         return list(records.values())

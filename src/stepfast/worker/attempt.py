@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -113,15 +113,29 @@ class Divergence:
         return times_given_back(kept, execution.history.last_seq)
 
 
-class HistoryCache:
-    """Records of runs that were released; of too many, those of the run that was released first go first."""
+class _Remembered(NamedTuple):
+    claim: int
+    size: int
+    records: list[StepRecord]
+
+
+class HistoryCache(Mapping[str, int]):
+    """Records of runs that were released; of too many, those of the run that was released first go first. As a mapping,
+    run id → the claim number whose end is remembered."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._entries: OrderedDict[str, tuple[int, list[StepRecord]]] = OrderedDict()
-        self.claims: dict[str, int] = {}
-        """Run id → the claim number whose end is remembered."""
+        self._entries: OrderedDict[str, _Remembered] = OrderedDict()
+
+    def __getitem__(self, run_id: str) -> int:
+        return self._entries[run_id].claim
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def put(self, run_id: str, claim: int, records: list[StepRecord]) -> None:
         """Remember what a run had recorded when it left."""
@@ -129,30 +143,27 @@ class HistoryCache:
         size = sum(200 + len(record.output or "") + len(record.arguments or "") for record in records)
         if size > self._limit // 8:
             return
-        self._entries[run_id] = (size, records)
-        self.claims[run_id] = claim
+        self._entries[run_id] = _Remembered(claim, size, records)
         self._size += size
         while self._size > self._limit:
             self.drop(next(iter(self._entries)))
 
     def take(self, run_id: str, claim: int) -> list[StepRecord] | None:
         """What is remembered, if the run was not claimed by anybody else since."""
-        entry, last = self._entries.get(run_id), self.claims.get(run_id, 0)
-        self.drop(run_id)
-        return entry[1] if entry is not None and last + 1 == claim else None
+        entry = self.drop(run_id)
+        return entry.records if entry is not None and entry.claim + 1 == claim else None
 
     def clear(self) -> None:
         """Forget all: what is remembered may not be stored any more."""
         self._entries.clear()
-        self.claims.clear()
         self._size = 0
 
-    def drop(self, run_id: str) -> None:
+    def drop(self, run_id: str) -> _Remembered | None:
         """Forget the records of a run."""
         entry = self._entries.pop(run_id, None)
         if entry is not None:
-            del self.claims[run_id]
-            self._size -= entry[0]
+            self._size -= entry.size
+        return entry
 
 
 OVER = AttemptEnded("the attempt is over")
