@@ -279,6 +279,38 @@ async def test_failures_that_the_code_went_on_from_stay(app: Stepfast, calls: Ca
     assert repeated(calls) <= {"SHIP"}
 
 
+@pytest.mark.parametrize("end", [own_error, from_last])
+@pytest.mark.parametrize("between", ["a step", "a wait", "a child", "a value"])
+async def test_a_call_before_an_own_error_is_the_limit(app: Stepfast, calls: Calls, between: str, end: End) -> None:
+    """A step or a wait would be made again with the failures: by an error of its own the code says nothing of them, and
+    fails again. An error that carries one of them does; a child is not started again, and no record is not either."""
+    works = Works(app, calls)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> list[Any]:
+        results = await ctx.map(works.item, NAMES, return_errors=True)
+        if failed := [each for each in results if isinstance(each, Exception)]:
+            if between == "a step":
+                await ctx.step("report", lambda: calls.hit("report"))
+            elif between == "a wait":
+                await ctx.sleep(0.001)
+            elif between == "a child":
+                await ctx.call(works.child, "c1")
+            else:
+                await ctx.set("failed", len(failed))
+            end(failed)
+        return results
+
+    run = await app.start(order)
+    await app.drain()
+    works.repaired = True
+    await run.retry()
+    await app.drain()
+    stays = end is own_error and between in ("a step", "a wait")
+    assert await run.status() == ("failed" if stays else "completed")
+    assert repeated(calls) == (set() if stays else {"B", "D"})
+
+
 async def test_each_retry_redoes_what_still_fails(app: Stepfast, calls: Calls) -> None:
     works = Works(app, calls)
     broken = {"B", "D"}

@@ -456,8 +456,8 @@ class AttemptHistory:
         its own, if it called something since; if not, that ended the attempt, and is made again. What lost a race goes
         the way of the race's record; and that goes with the failure that won it.
 
-        An operator's retry also does again what the code was given and failed after without another call: whether it
-        raised one of these errors, or one of its own. It has decided about all of them."""
+        An operator's retry also does again what the code was given and failed after without another call, but
+        about children: whether it raised one of these errors, or one of its own. It has decided about all of them."""
         addresses = dict.fromkeys(each.address for each in self.given_up if not each.lost and not self._went_on(each))
         if error is not None:
             blame = _Blame(self._given, [*self._ended_by, ("", error)], self._left_open() if by_operator else None)
