@@ -63,7 +63,9 @@ class WorkerRuntime:
         self.dag_cache = DagCache(context)
         self.queries = StoreQueries(context, new_child, transport, self.unverified, self)
         self.remote_dispatcher = RemoteDispatcher(context, transport, self)
-        self.executor = Executor(context, self.journal, self.mailbox_poller, self.queries, self.dag_cache, self.slots_freed)
+        self.executor = Executor(
+            context, self.journal, self.mailbox_poller, self.queries, self.dag_cache, self.slots_freed
+        )
         self.remembered: Mapping[str, int] = self.executor.cache
         self.claimer = Claimer(context, self)
         self.limited = LimitedClaimer(context, self.claimer, self)
