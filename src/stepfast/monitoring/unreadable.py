@@ -25,7 +25,7 @@ class UnreadablePayload:
 
 def is_sealed(value: object) -> bool:
     """Whether this stands for a value that cannot be read without the code."""
-    return isinstance(value, dict) and value.get("type") == "UnreadablePayload" and value.keys() == {"type", "message"}
+    return isinstance(value, dict) and value.get("type") == "Sealed" and value.keys() == {"type", "message"}
 
 
 class TolerantPayloads(Payloads):
@@ -95,4 +95,4 @@ class SafeCodec:
 
 
 def _told(why: str) -> bytes:
-    return msgspec.json.encode({"type": "UnreadablePayload", "message": why})
+    return msgspec.json.encode({"type": "Sealed", "message": why})
