@@ -22,7 +22,7 @@ from .model.rows import QueueDepth
 from .runtime import Connected, announce_limits
 from .settings import Settings
 from .starts import begins_ready
-from .store.store import MissingRight
+from .store.answers import MissingRight
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from .model.rows import Outcome, RunRow
 from .model.status import COMPENSATED
 from .settings import Settings
 from .store import Store
-from .store.store import Wakeups
+from .store.answers import Wakeups
 from .worker.notifier import Switchboard
 
 _FIRST = 0.01

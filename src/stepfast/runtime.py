@@ -28,7 +28,7 @@ from .results import NoWorkerWarning, Watcher
 from .settings import Settings
 from .starts import Bounds, Starter
 from .store import Store
-from .store.store import MissingRight
+from .store.answers import MissingRight
 from .worker.notifier import Switchboard
 from .worker.remote_dispatcher import TransportHandle
 from .worker.worker import Worker

@@ -35,7 +35,7 @@ from .model.rows import Definition
 from .model.transitions.start import Debounce
 from .settings import Settings
 from .store import Store
-from .store.store import KeysHeld
+from .store.answers import KeysHeld
 from .worker.db_retry import patiently
 from .worker.notifier import Switchboard, started_lanes
 

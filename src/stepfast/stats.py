@@ -12,7 +12,7 @@ from .engine.options import Seconds
 from .errors import ConfigurationError
 from .model.backoff import seconds
 from .runtime import Connected
-from .store.store import Failures, Sample, Took
+from .store.answers import Failures, Sample, Took
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

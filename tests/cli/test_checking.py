@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -333,7 +333,7 @@ def test_records_of_two_moments_are_read_again(stepfast: Verbs, shop: Shop, land
                 page, self.torn = page[0 if self.torn else 1 :], True
                 return page
 
-        found = Checker(Torn(), app.workflows, app.settings, app._payloads, app.logger, 10)
+        found = Checker(cast(Any, Torn()), app.workflows, app.settings, app._payloads, app.logger, 10)
         return [checked.verdict async for checked in found.each(None, None)]
 
     assert shop.call(check, "quay") == ["fits"]

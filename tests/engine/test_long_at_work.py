@@ -10,7 +10,7 @@ import pytest
 from stepfast import Context, RunFailed, Settings, Stepfast, StepTimeout, step
 from stepfast.cli.top import Watch, screen
 from stepfast.monitoring.doctor import examine
-from stepfast.store.store import LONG_AT_WORK
+from stepfast.store.answers import LONG_AT_WORK
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import Gate, eventually

@@ -21,7 +21,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import WorkerInfo
 from stepfast.monitoring.doctor import examine
 from stepfast.monitoring.explain import explain
-from stepfast.store.store import Deed
+from stepfast.store.answers import Deed
 from stepfast.worker.worker import Worker
 from tests.console.conftest import JSON, TOKEN, browse
 from tests.engine.conftest import MakeApp

@@ -14,7 +14,7 @@ from stepfast.cli.graph import write_standing
 from stepfast.cli.show import write_steps
 from stepfast.info import with_claims
 from stepfast.monitoring.explain import explain, why
-from stepfast.store.store import RemoteStepStore
+from stepfast.store.store import Store
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually
 
@@ -111,7 +111,7 @@ async def test_an_application_without_remote_steps_pays_nothing(home: Home, monk
     asked: list[str] = []
     app = home.make(settings=replace(QUICK, sweep_interval=0.02, poll_interval=0.02))
     store = await app.store()
-    for name in RemoteStepStore.__dict__:
+    for name in dir(Store):
         if name.endswith("_remote"):
             monkeypatch.setattr(store, name, lambda *_, name=name: asked.append(name))
 

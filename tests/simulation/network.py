@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepfast.errors import DatabaseUnavailable
+from stepfast.store.answers import Wakeups
 from stepfast.store.sqlite.store import LOOK
-from stepfast.store.store import Wakeups
 from tests.simulation import threads
 from tests.simulation.database import SimStore
 from tests.simulation.loop import Process, SimLoop

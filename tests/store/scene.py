@@ -36,8 +36,8 @@ from stepfast.model.records import (
 )
 from stepfast.model.rows import RunRow
 from stepfast.store import Store
+from stepfast.store.answers import NOTHING, Delivery
 from stepfast.store.sqlite import SqliteStore
-from stepfast.store.store import NOTHING, Delivery
 
 WORKFLOWS = ("order", "mail", "report")
 """The workflows that the workers of these tests know."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepfast.model.ids import new_id
-from stepfast.store.store import Deed
+from stepfast.store.answers import Deed
 from tests.store.scene import DAY, Scene
 
 

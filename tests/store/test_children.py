@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Lane, NewRun, Parent, Transition
 from stepfast.store import Store
-from stepfast.store.store import Delivery
+from stepfast.store.answers import Delivery
 from tests.store.scene import (
     DAY,
     MINUTE,

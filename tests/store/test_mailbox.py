@@ -13,7 +13,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Lane, Look
 from stepfast.settings import Settings
 from stepfast.store import Store
-from stepfast.store.store import Delivery
+from stepfast.store.answers import Delivery
 from tests.store.conftest import ON_POSTGRES, SHARED, Stores, only_on
 from tests.store.scene import (
     DAY,

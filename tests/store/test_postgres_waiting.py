@@ -16,7 +16,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Lane, Mail, NewRun, RunShape
 from stepfast.settings import Settings
 from stepfast.store import Store
-from stepfast.store.store import KeysHeld
+from stepfast.store.answers import KeysHeld
 from tests.store.conftest import Stores
 from tests.store.scene import DAY, Scene, completed, joint, move, new_run, signal, step, waiting
 

@@ -8,7 +8,7 @@ from typing import Any
 from stepfast.model.ids import child_id
 from stepfast.model.records import Claimed, StepWith
 from stepfast.model.remote_steps import Dispatch, RemoteStep, Result, Task
-from stepfast.store.store import Due, Judgement
+from stepfast.store.answers import Due, Judgement
 from tests.store.scene import Scene, completed, opened, retried, step, waiting
 
 SWEEP = 5_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stepfast.store.store import Failures, RunCount
+from stepfast.store.answers import Failures, RunCount
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, failed_try, step, waiting
 
 HOUR = 60 * MINUTE

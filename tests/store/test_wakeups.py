@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from stepfast.model.records import Lane
 from stepfast.store import Store
-from stepfast.store.store import Wakeups
+from stepfast.store.answers import Wakeups
 from tests.store.conftest import SHARED, only_on
 from tests.store.scene import new_run
 

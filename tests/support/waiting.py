@@ -14,7 +14,7 @@ import pytest
 from stepfast import Run, RunCancelled, RunInfo, Settings, Stepfast
 from stepfast.model.ids import new_id
 from stepfast.model.names import CHECKS
-from stepfast.store.store import Wakeups
+from stepfast.store.answers import Wakeups
 from stepfast.worker.gc_tuning import collector
 from stepfast.worker.worker import Worker
 from tests.store.scene import Rows

@@ -9,7 +9,7 @@ import pytest
 from stepfast import InvalidInput, Stepfast
 from stepfast.errors import DatabaseUnavailable, InvalidState
 from stepfast.monitoring.audit import audited, deed, line_shape
-from stepfast.store.store import AuditLine
+from stepfast.store.answers import AuditLine
 from tests.engine.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")

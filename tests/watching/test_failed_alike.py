@@ -6,7 +6,7 @@ import json
 
 from stepfast import Context, step
 from stepfast.monitoring.changes import glance_of
-from stepfast.store.store import Alike
+from stepfast.store.answers import Alike
 from tests.watching.conftest import MakeApp
 
 HOUR = 3_600_000

@@ -13,8 +13,8 @@ import pytest
 from stepfast import Stepfast
 from stepfast.model.records import Lane
 from stepfast.settings import Settings
+from stepfast.store.answers import Wakeups
 from stepfast.store.postgres.notifications import Doorbell
-from stepfast.store.store import Wakeups
 from tests.support.engine import PATIENCE, eventually
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, only_postgres

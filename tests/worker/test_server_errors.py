@@ -16,8 +16,8 @@ import pytest
 from stepfast import ConfigurationError, Context, DatabaseRefused, DatabaseUnavailable, SchemaError, Stepfast
 from stepfast.remote import SqlTransport
 from stepfast.settings import Settings
+from stepfast.store.answers import MissingRight
 from stepfast.store.postgres.errors import translate
-from stepfast.store.store import MissingRight
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 
 QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, outage_backoff_max=0.1, lease=5)

@@ -11,7 +11,7 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
-from stepfast.store.store import Wakeups
+from stepfast.store.answers import Wakeups
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeApp, MakeProcess

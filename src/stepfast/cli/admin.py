@@ -25,8 +25,8 @@ from ..monitoring.doctor import check_shape, examine, unreachable
 from ..monitoring.text import count, lasting, listed, live_workers, queues_of, worker_name, worker_shape
 from ..stats import Stats
 from ..store import Store, open_store
+from ..store.answers import AuditLine, Check, SchemaState
 from ..store.migrations import refuse_too_new
-from ..store.store import AuditLine, Check, SchemaState
 from .command import Session, absent_file, option, time_option
 from .exit_codes import FAILED, NOT_FOUND, UNAVAILABLE, complain
 from .output import say, write_heading, write_json, write_table, write_text

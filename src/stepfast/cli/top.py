@@ -22,7 +22,7 @@ from ..model.urls import scrub
 from ..monitoring.text import at_work_in_words, count, lasting, printable, queues_of, worker_name
 from ..runtime import database_shown
 from ..stats import Stats
-from ..store.store import LONG_AT_WORK, AtWork
+from ..store.answers import LONG_AT_WORK, AtWork
 from ..telemetry.gauges import MOST, Overview, look
 from .admin import FAILURES, failure_rows
 from .command import Session, time_option

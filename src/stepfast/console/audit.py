@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from ..monitoring.audit import deed
-from ..store.store import Deed
+from ..store.answers import Deed
 from .filters import FIELDS, Filters
 from .request import Visit
 

@@ -20,7 +20,7 @@ from ..model import status
 from ..model.ids import new_id
 from ..monitoring.text import count
 from ..run import Run
-from ..store.store import DONE, FAILED, INTERRUPTED
+from ..store.answers import DONE, FAILED, INTERRUPTED
 from .refusals import Refused
 
 _AT_ONCE = 3

@@ -10,7 +10,7 @@ from ..errors import ConfigurationError
 from ..filters import ListKeywords
 from ..monitoring.changes import glance_of
 from ..monitoring.text import span
-from ..store.store import Alike
+from ..store.answers import Alike
 from .refusals import Refused
 from .request import Visit
 

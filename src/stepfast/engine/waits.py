@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
 from ..model.records import Look, Mail, Mailbox
-from ..store.store import holds_all
+from ..store.answers import holds_all
 from .control import must_record_first
 from .host import CHANCE, TURNS, wake
 

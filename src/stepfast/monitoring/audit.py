@@ -18,8 +18,8 @@ from ..errors import DatabaseUnavailable, InvalidInput, PayloadError, StepfastEr
 from ..model.backoff import seconds
 from ..model.ids import new_id
 from ..model.stored import read_json
+from ..store.answers import DONE, FAILED, INTERRUPTED, REFUSED, AuditLine, Deed
 from ..store.lock_timeout import RowsHeld, brief
-from ..store.store import DONE, FAILED, INTERRUPTED, REFUSED, AuditLine, Deed
 from .changes import seen_anew
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ..app import Stepfast
 from ..errors import AppClosed, StepfastError, sentence
 from ..runtime import Connected
+from ..store.answers import Wakeups
 from ..store.readonly import BaseGlance
-from ..store.store import Wakeups
 from ..worker.notifier import Switchboard
 
 LONGEST = 60.0

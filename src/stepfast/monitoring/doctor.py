@@ -16,8 +16,8 @@ from ..model.schedules import ScheduleRow
 from ..model.urls import redact, scrub
 from ..runtime import all_namesakes, shown_limits
 from ..store import Store
+from ..store.answers import LONG_AT_WORK, AtWork, Check
 from ..store.migrations import refuse_missing, refuse_too_new
-from ..store.store import LONG_AT_WORK, AtWork, Check
 from ..telemetry.gauges import MOST
 from .text import at_work_in_words, claiming_workers, count, lasting, listed, live_workers, serves, worker_name
 

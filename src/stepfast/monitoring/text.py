@@ -25,7 +25,7 @@ from ..queues import QueueInfo
 from ..run import Run
 from ..schedules import ScheduleInfo
 from ..settings import Settings
-from ..store.store import AtWork
+from ..store.answers import AtWork
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw])")

@@ -16,7 +16,7 @@ from ..cancellation import raise_if_cancelled, requests
 from ..engine.host import Clock
 from ..errors import ConfigurationError, DatabaseRefused, SchemaError
 from ..settings import Settings
-from ..store.store import MissingRight
+from ..store.answers import MissingRight
 from ..worker.db_retry import dutifully
 from .protocol import (
     FAILED,

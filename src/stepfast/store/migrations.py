@@ -10,8 +10,8 @@ import re
 from typing import NamedTuple
 
 from ..errors import SchemaError
+from .answers import SchemaState
 from .sql import fill, load_migrations
-from .store import SchemaState
 
 
 class Migration(NamedTuple):

@@ -16,8 +16,9 @@ from ..model.bulk_actions import Granted
 from ..model.names import read_tags
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
-from ..model.records import Answer, Lane, Mail, StepRecord, StepRunning, WorkerInfo
+from ..model.records import Answer, Lane, Mail, NewRun, StepRecord, StepRunning, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
+from ..model.retention import Ended, EndedPage, Keep, Removal, Try, Weight
 from ..model.rows import (
     NO_CALL,
     ActivityRow,
@@ -30,28 +31,35 @@ from ..model.rows import (
     QueueDepth,
     RunRow,
 )
+from ..model.schedules import ScheduleRow, ScheduleSpec
 from ..model.stored import read_json
 from ..model.transitions.operator import NewTime
+from ..model.transitions.start import Debounce
 from ..settings import Settings
-from .dag_status import Shown, page, show
-from .flows import limits, operating, remote_steps, signals, sweep
-from .flows.base import Flow, Rows, T, ask, put
-from .sql import OLDEST
-from .store import (
-    BaseAudit,
-    BaseCensus,
-    BaseDebounces,
-    BaseSchedules,
-    BaseStatistics,
+from .answers import (
+    BEGUN,
+    UNKNOWN,
+    AtWork,
+    AuditLine,
+    Census,
+    Deed,
     Delivery,
     Due,
+    Failures,
     Judgement,
-    KeepsRuns,
     Key,
     Promotion,
     Reaping,
-    TransportConnection,
+    RunCount,
+    Sample,
+    Took,
 )
+from .dag_status import Shown, page, show
+from .flows import limits, operating, remote_steps, retention, schedules, signals, starts, sweep
+from .flows.base import Flow, Rows, T, ask, put
+from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
+from .flows.starts import Debounced
+from .sql import OLDEST
 
 
 class Filters(NamedTuple):
@@ -69,8 +77,9 @@ class Filters(NamedTuple):
     tag: str | None
 
 
-class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatistics, BaseAudit):
-    """The part of the store's protocol that is the same on every database."""
+class Queries:
+    """The part of a store that is the same on every database: it names a statement or a flow, and makes values of what
+    comes back."""
 
     _settings: Settings
 
@@ -99,7 +108,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
     # -- definitions -----------------------------------------------------------------------------------------
 
     async def put_definitions(self, definitions: Sequence[Definition]) -> None:
-        """In the order of their names, so that two processes never wait for each other in a circle."""
+        """Store what the code declares."""
         ordered = sorted(definitions, key=lambda d: d.name)
         rows = [(d.name, d.version, d.kind, d.queue, d.options, d.input_schema, d.graph) for d in ordered]
         await self._drive(put, "put_definitions", rows)
@@ -115,12 +124,12 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         return [Outcome(*row) for row in await self._fetch("outcomes", list(ids))]
 
     async def continuation(self, run_id: str) -> str:
-        """The last of the runs that one went on as; itself, if it did not."""
+        """The last of the runs that one went on as (``ctx.continue_as``); itself, if it did not."""
         rows = await self._fetch("continuation", run_id)
         return str(rows[0][0]) if rows else run_id
 
     async def run(self, run_id: str) -> RunRow | None:
-        """One run, as it is shown."""
+        """One run with its payloads; None if there is none of that id."""
         found = [_run_row(row) for row in await self._fetch("run", run_id)]
         await show(_Lists(self), found)
         return found[0] if found else None
@@ -140,40 +149,42 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         older_ms: int | None = None,
         oldest_first: bool = False,
     ) -> list[RunRow]:
-        """A page of the list of runs."""
+        """A page of runs, newest first unless told otherwise; ``before`` is the last id of the page before.
+        ``since_ms`` and ``older_ms`` bound the age of runs by the database's clock. Large inputs and outputs are left
+        out, and the row says so."""
         filters = Filters(workflow, status, queue, before, reason, key, limit, since_ms, older_ms, tag)
         return await page(_Lists(self), filters, oldest_first)
 
     async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
-        """Ids of runs from the one to the other."""
+        """Ids of runs from the one to the other. Left out: steps of dag runs, children of runs that are found."""
         return [row[0] for row in await self._fetch("ids_between", first, last, limit)]
 
     async def unread(self, run_id: str, limit: int = 20) -> list[tuple[str, int]]:
-        """Signals that a run has not taken."""
+        """Names of signals that a run has not taken yet, the oldest first, and how many of each."""
         return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
 
     async def awaited(self, run_id: str, signal: str) -> list[str | None]:
-        """The plans of open waits for a signal."""
+        """What is kept of each wait for a signal that a run has given its slot back in: its plan, as JSON."""
         return [row[0] for row in await self._fetch("awaited", run_id, signal)]
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
-        """A page of recorded outcomes."""
+        """A page of recorded outcomes, by (branch, position)."""
         return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
 
     async def executors(self, run_ids: Sequence[str]) -> dict[str, list[ExecutorRow]]:
-        """Who executed some runs, in the order of their claims."""
+        """Who executed each of some runs: the workers of its claims, in their order."""
         found: dict[str, list[ExecutorRow]] = {run_id: [] for run_id in run_ids}
         for row in await self._fetch("executors", list(run_ids)):
             found[row[0]].append(ExecutorRow(*row))
         return found
 
     async def progress(self, run_id: str) -> list[ProgressRow]:
-        """What is under way in a run."""
+        """What is under way."""
         found = [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
         return sorted(found, key=lambda row: (row.branch, row.position))
 
     async def last_words(self, run_id: str, first: tuple[str, int], last: tuple[str, int]) -> list[ProgressRow]:
-        """What steps have told of their progress, by (branch, position)."""
+        """What steps have told of their progress, by (branch, position); also of those that ended."""
         return [ProgressRow(*row) for row in await self._fetch("last_words", run_id, *first, *last)]
 
     async def failed_calls(self, run_id: str, attempt: int) -> dict[tuple[str, int], int]:
@@ -181,24 +192,25 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         return {(row[0], row[1]): row[2] for row in await self._fetch("failed_calls", run_id, attempt)}
 
     async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
-        """A page of the calls of a run."""
+        """A page of the calls of one run, by address and try; ``after`` is the last of the page before."""
         return [ActivityRow(*row) for row in await self._fetch("activity", run_id, *after, limit)]
 
     async def workers(self) -> list[WorkerInfo]:
-        """Every worker that is known."""
+        """Every worker that is registered, dead ones included."""
         return [_worker_info(row) for row in await self._fetch("workers")]
 
     async def run_with_key(self, workflow: str, key: str) -> str | None:
-        """The id of the run that has a key."""
+        """The id of the run of a workflow that has a key, or that was debounced by it and has not begun; None: there is
+        none."""
         rows = await self._fetch("with_key", workflow, key)
         return rows[0][0] if rows else None
 
     async def suspects(self) -> list[tuple[str, str, int]]:
-        """How many runs that workers have died with are ready."""
+        """How many runs that workers have died with are ready: (queue, workflow, count)."""
         return sorted(tuple(row) for row in await self._fetch("count_suspects"))
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
-        """The steps of a dag run."""
+        """The steps of a dag run, in the order they were started in."""
         return [DagStepRow(*row) for row in await self._fetch_of_dags("dag_steps", dag_id)]
 
     async def graph(self, name: str, version: str, dag_id: str) -> str | None:
@@ -207,42 +219,43 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         return None if text is None else str(text)
 
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
-        """A value that the run lets others read."""
+        """A value that the run lets others read, and its format."""
         rows = await self._fetch("value", run_id, key)
         return tuple(rows[0]) if rows else None
 
     async def values(self, run_id: str) -> list[tuple[str, str, int]]:
-        """All values that the run lets others read, by key."""
+        """All values that the run lets others read: (key, value, format)."""
         return sorted(tuple(row) for row in await self._fetch("values", run_id))
 
     async def seed(self, run_id: str) -> str | None:
-        """The secret of a run."""
+        """The secret that a run's random values are made from, for a replay outside of a worker. Nobody is shown it."""
         rows = await self._fetch("seed", run_id)
         return rows[0][0] if rows else None
 
     # -- queues ----------------------------------------------------------------------------------------------
 
     async def queues(self) -> list[Gate]:
-        """What is said about queues."""
+        """What is said about queues, by name; nothing is about most."""
         return sorted((limits.read_gate(row) for row in await self._fetch("queues")), key=_name)
 
     async def queue_depths(self) -> list[QueueDepth]:
-        """How much there is in each queue."""
+        """How much there is in each queue that has something."""
         found = [QueueDepth(*row) for row in await self._fetch("queue_depths")]
         for depth in found:
             depth.oldest = None if depth.oldest is None else max(0.0, depth.oldest)
         return found
 
     async def measure(self, queue: str, key: str | None) -> tuple[Gate, Usage]:
-        """What is said about a queue, and what counts against its limits."""
+        """What is said about a queue, and what counts against its limits, those of a key among them."""
         return await self._drive(limits.measure, queue, key)
 
     async def change_queue(self, name: str, decide: Decision) -> tuple[Gate, Gate]:
-        """Decide something about a queue."""
+        """Decide something about a queue, with its row locked: how it was, and how it is now. It holds for every claim
+        that begins when this has returned."""
         return await self._drive(limits.change_queue, name, decide)
 
     async def queue_bounds(self) -> dict[str, int]:
-        """The queues that take no more than so many ready runs."""
+        """The queues that take no more than so many ready runs (``max_ready``)."""
         return {row[0]: row[1] for row in await self._fetch("queue_bounds")}
 
     async def count_ready(self, queue: str, most: int) -> int:
@@ -250,37 +263,42 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         return int((await self._fetch("count_ready", queue, most))[0][0])
 
     async def declare_queues(self, wanted: Mapping[str, Decision]) -> list[tuple[Gate, Gate]]:
-        """Store what the code declares of queues."""
+        """Store what the code declares of queues: of those that said something else so far, how they were, and how they
+        are now."""
         return await self._drive(limits.declare_queues, wanted)
 
     # -- operators and senders -------------------------------------------------------------------------------
 
     async def retry(self, run_id: str) -> set[Lane] | None:
-        """Queue a failed or cancelled run again."""
+        """Queue a failed or cancelled run again, keeping its records but those its error belongs to; of a dag run, the
+        steps that did not complete. Where it, or they, are ready now. Refused (None) once an undo has begun."""
         return await self._drive(operating.retry_run, run_id)
 
     async def send(self, mail: Mail, again: bool = False) -> Answer:
-        """Put a signal into a run's mailbox and wake the run."""
+        """Put a signal into a run's mailbox and wake the run; refused if the run has ended. Safe to repeat: who does
+        not know whether it came through asks ``again``, and it is not sent twice even if it was taken meanwhile."""
         return await self._drive(signals.send, mail, again, self._settings.max_signals)
 
     async def cancel(self, run_id: str) -> Answer:
-        """End a run, begin its undoing, or mark it."""
+        """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""
         return await self._drive(operating.cancel_run, run_id)
 
     async def pause(self, run_id: str) -> Answer:
-        """Hold a run, or mark it."""
+        """Hold a run; mark one that a worker holds. Its time to wake is kept."""
         return await self._drive(operating.pause_run, run_id)
 
     async def resume(self, run_id: str) -> Answer:
-        """Let a paused run go on, or take the mark back."""
+        """Let a paused run go on: at once, or when it would have been due; take back a mark."""
         return await self._drive(operating.resume_run, run_id)
 
     async def reschedule(self, run_id: str, wanted: NewTime) -> Answer:
-        """Move the time at which a run is due, or its priority."""
+        """Move the time at which a run is due that waits in its queue or for a retry, or its priority; of a dag run
+        those of its steps."""
         return await self._drive(operating.reschedule_run, run_id, wanted)
 
     async def grant(self, wish: str, ids: Sequence[str]) -> Granted:
-        """Do what an operator wishes of many runs."""
+        """Cancel, pause, resume or retry many runs by few statements. Dag runs, and rows that somebody holds locked,
+        are left to be asked one by one."""
         return await self._drive(operating.grant, wish, ids)
 
     # -- workers ---------------------------------------------------------------------------------------------
@@ -306,49 +324,48 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         await self._drive(put, "worker_state", [(worker, state)])
 
     async def unregister(self, worker: str) -> None:
-        """A worker leaves in good order; what still names it goes back into the queue."""
+        """A worker leaves in good order; what still names it is ready again."""
         await self._drive(sweep.unregister, worker)
 
     async def expire(self, workers: Sequence[str]) -> None:
-        """The leases of these workers are over."""
+        """The processes of these workers are known to be gone: their leases are over."""
         await self._drive(put, "expire", [(worker,) for worker in workers])
 
     async def deliver(self, limit: int) -> Delivery:
-        """Take mail that was only inserted to its runs."""
+        """Take mail that was only inserted to its runs: count it, wake who waits for it, carry out cancellations."""
         return await self._sweep(signals.deliver, limit)
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
-        """Put runs back into the queue at once."""
+        """Make (run, claim) pairs ready again at once; no attempt, no loss."""
         await self._sweep(sweep.give_back_held, worker, held)
 
     async def promote(self, limit: int) -> Promotion:
-        """Make due sleepers ready; end what is late."""
+        """Make due sleepers ready; end what expired."""
         return await self._sweep(sweep.promote, limit)
 
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
-        """Bury dead workers, and give back what they held."""
+        """Declare workers dead whose lease is over, but only those of the ``silent`` (None: all of them); give back
+        what dead workers held, in a bounded batch."""
         return await self._sweep(sweep.reap, worker, limit, max_losses, silent)
 
     # -- remote steps ----------------------------------------------------------------------------------------
 
-    def carry(self, carrier: TransportConnection) -> None:
-        """Only where a transport can be in the same database."""
-        raise NotImplementedError
-
     async def remote_steps(self, run_ids: Sequence[str]) -> list[RemoteStep]:
-        """The remote steps of some runs."""
+        """The remote steps of some runs, without their inputs."""
         return [RemoteStep(*row[1:]) for row in await self._fetch("remote_of_runs", list(run_ids))]
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
-        """The remote steps of a run that still come to something."""
+        """The ids of those of a run's remote steps that still come to something; and of those that had to be sent anew,
+        because the run had ended meanwhile, when that was."""
         return {row[0]: row[1] for row in await self._fetch("alive_remote", run_id)}
 
     async def open_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
-        """A page of the remote steps that wait for a result."""
+        """A page of the remote steps that wait for a result over a transport, beyond a run and a number."""
         return [(row[0], row[1]) for row in await self._fetch("open_remote", carrier, *after, limit)]
 
     async def over_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
-        """A page of the remote steps that nobody seems to wait for."""
+        """A page of the remote steps over a transport that nobody seems to wait for any more, beyond a run and a
+        number."""
         return [(row[0], row[1]) for row in await self._fetch("over_remote", carrier, *after, limit)]
 
     async def closed_remote(self, keys: Sequence[Key]) -> list[Key]:
@@ -356,34 +373,184 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         return [(row[0], row[1]) for row in await self._drive(ask, "closed_among", Rows(keys))] if keys else []
 
     async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Due:
-        """The remote steps that somebody has to see to now."""
+        """What somebody has to see to now. Whoever is told does so; ``joined``: sent in the same transaction. Else
+        nobody misses a task while it may be on its way, which is ``way_ms``."""
         return await self._drive(remote_steps.send_due, carrier, joined, sweep_ms, way_ms, limit)
 
     async def judge_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Judgement:
-        """Decide what results mean."""
+        """Decide what results mean, and leave the outcomes in mailboxes; ``joined``: and delete them with that. Else
+        whoever has deleted them says so by ``clear_remote``, or they are due after ``sweep_ms``."""
         return await self._drive(remote_steps.judge_results, results, joined, sweep_ms, random)
 
     async def resend_remote(self, tasks: Sequence[Task], why: str) -> int:
-        """Tasks that vanished are to be sent once more."""
+        """Tasks that vanished are to be sent once more; how many runs are told that theirs will never come."""
         return await self._drive(remote_steps.send_again, tasks, why)
 
     async def refuse_remote(self, tasks: Sequence[Task], why: str) -> int:
-        """Tasks that the transport does not take."""
+        """The transport does not take these tasks, and never will; how many runs are told so."""
         return await self._drive(remote_steps.refuse, tasks, why)
 
     async def withdraw_remote(self, keys: Sequence[Key]) -> int:
-        """Mark remote steps to be taken back, if nobody waits for them."""
+        """Mark remote steps to be taken back, of those named, if nobody waits for them; how many."""
         return await self._drive(remote_steps.withdraw, keys)
 
     async def clear_remote(self, step_ids: Sequence[str]) -> None:
-        """Note that remote steps are over, and have left nothing behind."""
+        """Note that remote steps were withdrawn, or are over, and have left nothing behind."""
         await self._drive(remote_steps.clear, step_ids)
+
+    # -- schedules -----------------------------------------------------------------------------------------------
+
+    async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRow]:
+        """All schedules, or those of some names, in the order of their names."""
+        wanted = None if names is None else list(names)
+        found = [schedules.read_row(row) for row in await self._fetch("schedules", wanted)]
+        return sorted(found, key=lambda row: row.name)  # a database may have an order of its own
+
+    async def declare_schedules(self, worker: str | None, specs: Sequence[ScheduleSpec]) -> Declaration:
+        """Store what the code of a worker declares; without a worker only what is not there yet."""
+        return await self._drive(schedules.declare, worker, specs)
+
+    async def put_schedule(self, spec: ScheduleSpec) -> FoundSchedule:
+        """Make a schedule, or change it; refused if live workers declare it."""
+        return await self._drive(schedules.put_schedule, spec)
+
+    async def delete_schedule(self, name: str) -> FoundSchedule:
+        """Delete a schedule; refused if live workers declare it."""
+        return await self._drive(schedules.delete_schedule, name)
+
+    async def hold_schedule(self, name: str, hold: bool) -> FoundSchedule:
+        """Pause a schedule, or let it go on."""
+        return await self._drive(schedules.hold_schedule, name, hold)
+
+    async def due_schedules(self, declared: Sequence[str], limit: int) -> list[ScheduleRow]:
+        """The schedules that are due, for a worker whose code declares these."""
+        return [schedules.read_row(row) for row in await self._fetch("due_schedules", list(declared), limit)]
+
+    async def fire(self, shots: Sequence[Shot], most: int, grace_ms: int) -> Fired:
+        """Start the runs of ticks that have come, one for each, and move the schedules on. Of the missed ticks of a
+        schedule at most ``most``; a tick within the grace is not missed yet."""
+        return await self._drive(schedules.fire, shots, most, grace_ms)
+
+    async def fail_schedule(self, row: ScheduleRow, error: str) -> bool:
+        """A schedule cannot be started; whether it was still as it is said to be."""
+        return await self._drive(schedules.fail_schedule, row, error)
+
+    # -- ended runs ----------------------------------------------------------------------------------------------
+
+    async def ended_page(self, after: str, window: int, keep: Keep, limit: int) -> EndedPage:
+        """Look at the next ``window`` runs after one; the first ``limit`` of them that ended long enough ago."""
+        rows = await self._fetch("ended_page", after, window, *keep, limit)
+        now, busy, seen, oldest, newest, last, *_ = rows[0]
+        runs = [Ended(*found) for found in (tuple(row)[6:] for row in rows) if found[0] is not None]
+        return EndedPage(runs, last, seen, now - (oldest or now), now - (newest or now), now, bool(busy))
+
+    async def ended_kin(self, gone: Removal, keep: Keep, limit: int) -> list[str]:
+        """Runs that ended long enough ago, too, and were kept for the sake of those that are gone."""
+        rows = await self._fetch("ended_kin", [*gone.runs, *gone.steps], gone.origins, *keep, limit)
+        return [row[0] for row in rows]
+
+    async def ended(self, ids: Sequence[str]) -> list[Ended]:
+        """The runs, of those named, that have ended, in the order of their ids. Steps of dag runs are none."""
+        return [Ended(*row) for row in await self._fetch("ended", list(ids))] if ids else []
+
+    async def missing(self, ids: Sequence[str]) -> list[str]:
+        """The ids, of those named, of runs that are not there, or not any more."""
+        return [row[0] for row in await self._fetch("missing", list(ids))]
+
+    async def weigh(self, ids: Sequence[str]) -> dict[str, Weight]:
+        """How much is recorded of each."""
+        return {row[0]: Weight(row[1], row[2]) for row in await self._fetch("weigh", list(ids))} if ids else {}
+
+    async def tries(self, run_id: str) -> list[Try]:
+        """The failed tries of a run."""
+        return sorted(Try(*row) for row in await self._fetch("tries_of", run_id))
+
+    async def remove(self, runs: Sequence[Ended], alone: bool = False) -> Removal | None:
+        """Take runs away with all that belongs to them, in one transaction: those that still stand as they were found
+        and that nobody needs or holds locked. ``alone``: not while somebody else does the same; then there is None."""
+        return await self._drive(retention.remove, runs, alone)
+
+    async def delete(self, run_id: str) -> Ended | None:
+        """Take one run away, unless it has not ended (None) or somebody needs it: who, is told by what comes back."""
+        return await self._drive(retention.delete, run_id)
+
+    # -- debounced starts ----------------------------------------------------------------------------------------
+
+    async def start_debounced(self, run: NewRun, debounce: Debounce) -> Debounced:
+        """Start a run that waits for more starts of its key; or put off the one that does, and give it this input."""
+        return await self._drive(starts.start_debounced, run, debounce)
+
+    # -- the audit -----------------------------------------------------------------------------------------------
+
+    async def audit_begin(self, deed: Deed, keep_ms: int | None) -> None:
+        """Write what is about to be done; some of the lines that are older than this are deleted."""
+        await self._drive(_begin, deed, keep_ms)
+
+    async def audit_heard(self, deed_id: str, said: str) -> None:
+        """Write how far it is. Whoever takes longer than seconds gives word so."""
+        await self._drive(put, "audit_heard", [(deed_id, said)])
+
+    async def audit_end(self, deed_id: str, outcome: str, said: str | None) -> None:
+        """Write what came of it."""
+        await self._drive(put, "audit_end", [(deed_id, outcome, said)])
+
+    async def audit(self, which: str | None = None, before: str | None = None, limit: int = 50) -> list[AuditLine]:
+        """A page of lines, the newest first; ``before`` is the id of the last line of the page before. One whose
+        process has fallen silent is ``unknown``."""
+        if which is None:
+            rows = await self._fetch("audit_page", before, limit)
+        else:
+            rows = await self._fetch("audit_of", which, before, limit)
+        return [_read(AuditLine(*row[:-1]), row[-1]) for row in rows]
+
+    # -- the census ----------------------------------------------------------------------------------------------
+
+    async def census(self, most: int) -> Census:
+        """How things stand now, counting up to ``most`` of each."""
+        [(now, running, waiting, paused, compensating, next_due, undelivered)] = await self._fetch("census", most)
+        runs = {"running": running, "waiting": waiting, "paused": paused, "compensating": compensating}
+        lag = 0.0 if next_due is None else max(0, now - next_due) / 1000
+        queues = await self.ready(most)
+        late = [(name, bool(declared), ms / 1000) for name, declared, ms in await self._fetch("census_schedules", most)]
+        return Census(runs, lag, undelivered, queues, late)
+
+    async def long_at_work(self, seconds: float, most: int) -> list[AtWork]:
+        """What has been executing for so long, the longest first; looking at ``most`` runs that workers hold."""
+        rows = await self._fetch("long_at_work", int(seconds * 1000), most)
+        return [AtWork(run_id, workflow, step, lasted / 1000) for run_id, workflow, step, lasted in rows]
+
+    async def ready(self, most: int) -> dict[str, tuple[int, float]]:
+        """How much is ready in each queue that has something, and for how many seconds its first run has been."""
+        queues: dict[str, tuple[int, float]] = {}
+        for queue, ready, oldest in await self._fetch("census_queues", most):
+            before = queues.get(queue, (0, 0.0))
+            queues[queue] = min(most, before[0] + ready), max(before[1], oldest / 1_000_000)
+        return queues
+
+    # -- statistics ----------------------------------------------------------------------------------------------
+
+    async def statistics(self, since_ms: int, runs: int, counts: int, steps: int) -> Sample:
+        """What happened within a span of time, among the newest ``runs``; unfinished ones counted up to ``counts`` of a
+        kind, and up to ``steps`` calls of steps."""
+        (_, _, _, looked_at, reach), *ended = await self._fetch("stats_ended", runs, since_ms)
+        return Sample(
+            [RunCount(*row) for row in ended],
+            [RunCount(*row) for row in await self._fetch("stats_open", counts)],
+            await self.failures(since_ms, counts),
+            [Took(*row) for row in await self._fetch("stats_steps", runs, since_ms, steps)],
+            looked_at,
+            reach,
+        )
+
+    async def failures(self, since_ms: int, counts: int) -> list[Failures]:
+        """What failed within a span of time, among the newest ``counts`` failed runs, and as many that were undone."""
+        return [Failures(*row) for row in await self._fetch("stats_failures", counts, since_ms)]
 
 
 class _Lists:
     """What is read for lists of runs, of which some are shown otherwise than their rows say."""
 
-    def __init__(self, store: BaseStore) -> None:
+    def __init__(self, store: Queries) -> None:
         self._store = store
 
     async def rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
@@ -431,3 +598,31 @@ def _name(row: Definition | Gate) -> str:
 
 def _json(value: Mapping[str, str] | Sequence[str]) -> str:
     return msgspec.json.encode(value).decode()
+
+
+_TRIMMED = 20
+"""Lines that are looked at for each that is written, the oldest first, whether their time is over."""
+
+
+_SILENT = 60_000
+"""Milliseconds without a word after which nobody expects the end of an action any more. Actions take seconds; those
+that take longer give word every few seconds."""
+
+
+def _begin(deed: Deed, keep_ms: int | None) -> Flow[None]:
+    yield from put("audit_begin", [tuple(deed)])
+    if keep_ms is not None:
+        yield from ask("audit_trim", keep_ms, _TRIMMED)
+
+
+def _read(line: AuditLine, now: int) -> AuditLine:
+    """The line as it is read: without the mark of when its process was last heard of, by which it may be unknown."""
+    detail: dict[str, Any] = read_json(line.detail, dict[str, Any], {})
+    heard = detail.pop("heard", None)
+    heard = heard if isinstance(heard, int) else None
+    if heard is not None:
+        line = line._replace(detail=msgspec.json.encode(detail).decode() if detail else None)
+    if line.outcome != BEGUN or now - (heard or line.at) <= _SILENT:
+        return line
+    said = "" if line.said is None else f"{line.said}; then "
+    return line._replace(outcome=UNKNOWN, said=f"{said}nothing was heard of it any more")

@@ -14,12 +14,12 @@ from ..model.records import RUN_ITSELF, StepRecord
 from ..model.rows import ActivityRow, RunRow
 from ..model.status import AT_REST, FAILED, QUEUED, RUNNING, WAITING
 from ..settings import Settings
+from .answers import Alike, RunCount
 from .dag_status import fits, show
 from .flows import limits
 from .flows.base import Ask, Flow, T
-from .queries import BaseStore, Filters, _Lists
+from .queries import Filters, Queries, _Lists
 from .sql import OLDEST
-from .store import Alike, RunCount
 
 _TIMES = 20
 """An answer holds for so many times what it took to find: a question takes a twentieth of one connection at most."""
@@ -180,7 +180,7 @@ class TableSize(NamedTuple):
     """Rows that a vacuum will take away."""
 
 
-class BaseGlance(BaseStore):
+class BaseGlance(Queries):
     """The part of a glance that is the same on every database."""
 
     def __init__(self, settings: Settings) -> None:

@@ -13,7 +13,7 @@ from ..errors import StepfastError
 from ..model.health import claiming_workers, serves_any
 from ..model.queue_config import Gate
 from ..model.records import WorkerInfo
-from ..store.store import Census
+from ..store.answers import Census
 from .metrics import GAUGE, OTHER, Family, harmless
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ..engine.execution import Execution
 from ..engine.step import StepCall
 from ..errors import StepfastError, sentence
 from ..model.records import BeatAnswer
-from ..store.store import Pulse
+from ..store.answers import Pulse
 from .context import WorkerContext
 
 if TYPE_CHECKING:

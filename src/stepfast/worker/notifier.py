@@ -15,7 +15,7 @@ from ..errors import StepfastError, sentence
 from ..model.bulk_actions import Granted
 from ..model.records import Lane, NewRun, Transition
 from ..store import Store
-from ..store.store import Wakeups
+from ..store.answers import Wakeups
 
 Listener = Callable[[Wakeups], None]
 

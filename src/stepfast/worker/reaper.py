@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..model.events import RunsSwept
 from ..model.records import Beat
-from ..store.store import Reaping
+from ..store.answers import Reaping
 from .claimer import Questions
 from .context import WorkerContext, gone
 

@@ -11,7 +11,7 @@ from ..engine.observers import tell_each
 from ..errors import ConfigurationError, DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import DispatchRoute, Result, Task, key_of
 from ..store import Store
-from ..store.store import Due, Key
+from ..store.answers import Due, Key
 from .context import WorkerContext
 from .shutdown import to_the_end
 

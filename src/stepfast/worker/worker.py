@@ -12,7 +12,7 @@ from ..errors import StepfastError, WorkerBroken, sentence
 from ..model.health import Vitals
 from ..model.records import BeatAnswer, Claimed, FlushAnswer, HasRecordCount, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
-from ..store.store import Wakeups
+from ..store.answers import Wakeups
 from .claimer import Claimer, Sharing
 from .context import WorkerContext
 from .dag_cache import DagCache

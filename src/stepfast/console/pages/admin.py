@@ -18,8 +18,8 @@ from ...monitoring.audit import LONGEST, line_shape
 from ...monitoring.changes import glance_of, seen_anew
 from ...monitoring.doctor import check_shape, examine, unreachable
 from ...monitoring.text import queues_of, worker_name, worker_shape
+from ...store.answers import FAILED, INTERRUPTED, UNKNOWN, AuditLine, Check
 from ...store.readonly import TableSize, TookTooLong
-from ...store.store import FAILED, INTERRUPTED, UNKNOWN, AuditLine, Check
 from ..filters import Filters, Group
 from ..request import Visit
 from ..responses import Page

@@ -14,7 +14,7 @@ from ...model import remote_steps as remote
 from ...model.records import StepWith
 from ...model.remote_steps import Judged, RemoteStep, Result, Task
 from ...settings import FORMAT
-from ..store import Due, Judgement, Key
+from ..answers import Due, Judgement, Key
 from .base import Flow, Remove, Rows, SendTasks, ask, lock_free, put
 
 # -- out ---------------------------------------------------------------------------------------------------

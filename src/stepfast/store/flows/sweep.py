@@ -12,8 +12,8 @@ from ...model.transitions.dag import BY_A_STEP, Why
 from ...model.transitions.finish import give_back
 from ...model.transitions.operator import NO_TRACES
 from ...model.transitions.recover import Causes, awake, due, end_late, let_begin, lose
+from ..answers import Promotion, Reaping
 from ..sql import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
-from ..store import Promotion, Reaping
 from .base import COMMIT, Flow, Rows, ask, change, lock_free, lock_run, put, read, traces_of
 from .flush import Settlement, fail, lock_open_steps, write
 

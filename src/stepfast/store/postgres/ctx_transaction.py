@@ -18,8 +18,8 @@ import asyncpg
 from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, RecordsVanished, StepTimeout, sentence
 from ...model.records import HasRecordCount, StepDone, StepRecord
 from ...settings import Settings
+from ..answers import Transacted
 from ..flows.flush import step_row
-from ..store import Transacted
 from .connections import Connector, Continuity, know_arrays
 from .errors import translate
 from .transactions import PATIENCE, borrowed, close_pool, give_up, is_gone, roll_back

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...model.records import NewRun
+from ..answers import TransportConnection
 from ..flows.base import Ask, Commit, Flow, Put, PutEach, Remove, Request, Rows, SendTasks, T
-from ..store import TransportConnection
 from .transactions import transaction
 
 _OWN_PARTS = re.compile(r"\A((?:--.*\n)*)WITH ")

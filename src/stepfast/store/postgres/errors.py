@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncpg
 
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
+from ..answers import MissingRight
 from ..lock_timeout import RowsHeld, longest_wait_ms
 from ..migrations import OTHERWISE_MADE
-from ..store import MissingRight
 
 ABOUT_DATA = frozenset({"22", "23", "54"})
 """Classes of errors that another row, or another value, would not have met."""

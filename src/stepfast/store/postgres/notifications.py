@@ -14,7 +14,7 @@ import msgspec
 from ...errors import StepfastError, sentence
 from ...model.ids import new_id
 from ...model.records import Lane
-from ..store import Wakeups
+from ..answers import Wakeups
 from .connections import Connector
 from .errors import translate
 from .transactions import closing

@@ -10,9 +10,9 @@ from typing import Any
 import asyncpg
 
 from ...errors import ConfigurationError, InvalidState, sentence
+from ..answers import Check, SchemaState
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..sql import fill, load_statements, split_statements
-from ..store import Check, SchemaState
 from .connections import HELD, qualify
 from .transactions import transaction
 

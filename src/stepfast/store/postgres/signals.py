@@ -14,7 +14,7 @@ from ...model.records import Answer, Lane, Look, Mail, Mailbox
 from ...model.status import MAIL_ENDS, NO_SUCH_STEP
 from ...model.transitions.signals import way_to_signal
 from ...settings import Settings
-from ..store import holds_all, mailbox_full
+from ..answers import holds_all, mailbox_full
 from .caller_connections import Callers
 from .connections import KeptConnection
 

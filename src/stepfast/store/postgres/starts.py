@@ -14,7 +14,7 @@ from ...model.ids import new_seed
 from ...model.queue_config import Bound
 from ...model.records import NewRun, RunShape
 from ...settings import Settings
-from ..store import KeysHeld
+from ..answers import KeysHeld
 from .caller_connections import Callers
 from .connections import KeptConnection
 from .transactions import transaction

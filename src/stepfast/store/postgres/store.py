@@ -35,13 +35,14 @@ from ...model.rows import DagOutputs
 from ...model.status import RUNNING
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
+from ..answers import NOTHING, Check, MissingRight, SchemaState, Transacted, TransportConnection, Wakeups
 from ..flows import signals
 from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..migrations import migrations
-from ..queries import BaseStore, Filters
+from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
 from ..sql import OLDEST, load_all
-from ..store import NOTHING, Check, MissingRight, SchemaState, Transacted, TransportConnection, Wakeups
+from ..store import Store
 from . import own_pool, schema
 from .caller_connections import Callers
 from .claims import Claims, LimitedClaims
@@ -233,7 +234,7 @@ _AS_TEXT = {name: f"r.{name}::text" for name in ("id", "worker", "dag_id")}
 """The ids of a standing."""
 
 
-class PostgresStore(BaseStore):
+class PostgresStore(Store):
     """One namespace (a schema) of one Postgres database."""
 
     dialect = "postgres"

@@ -12,8 +12,8 @@ from ...model.rate_limiter import Admission, WantedRuns
 from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...model.transitions.claim import first_records
 from ...settings import SUSPECT_LOSSES, Settings
+from ..answers import NOTHING
 from ..flows.limits import claim_limited
-from ..store import NOTHING
 from .bulk_rows import execute_wide, fetch_wide
 from .driver import drive
 

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from ...errors import ContextMisuse, LeaseLost, StepTimeout
 from ...model.records import StepDone, StepRecord
+from ..answers import Transacted
 from ..flows.flush import step_row
-from ..store import Transacted
 from .bulk_rows import execute_wide
 from .connections import OwnConnection
 from .errors import is_away

@@ -13,7 +13,7 @@ from ...model.records import Look, Mail, Mailbox
 from ...model.rows import DagOutputs
 from ...model.status import AT_REST, RUNNING
 from ...model.transitions.signals import way_to_signal
-from ..store import holds_all, mailbox_full
+from ..answers import holds_all, mailbox_full
 from .bulk_rows import fetch_wide
 
 

@@ -7,9 +7,9 @@ import sqlite3
 import time
 
 from ...errors import ConfigurationError
+from ..answers import Check, SchemaState
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..sql import split_script
-from ..store import Check, SchemaState
 
 
 class Schema:

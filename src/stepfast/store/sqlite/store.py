@@ -36,13 +36,14 @@ from ...model.records import (
 from ...model.rows import DagOutputs
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
+from ..answers import NOTHING, Check, SchemaState, Transacted, Wakeups
 from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..lock_timeout import Breaks
 from ..migrations import migrations, refuse_too_new
-from ..queries import BaseStore, Filters
+from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
 from ..sql import OLDEST, load_all
-from ..store import NOTHING, Check, SchemaState, Transacted, Wakeups
+from ..store import Store
 from . import caller_connections, queries, schema
 from .bulk_rows import bound_values, fetch
 from .claims import Claims
@@ -255,7 +256,7 @@ _WENT_ON = "trim(r.output, '\"')"
 """The id of the run that one with the reason 'continued' went on as."""
 
 
-class SqliteStore(BaseStore):
+class SqliteStore(Store):
     """One namespace (a table prefix) of one SQLite file, or of a database in memory."""
 
     dialect = "sqlite"

@@ -1,0 +1,277 @@
+"""What a store answers, beside rows and records: small values for workers, operators and monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from ..errors import ConfigurationError, InvalidState
+from ..model.records import BeatAnswer, Lane, Mail, StepRecord
+from ..model.remote_steps import Result, Task
+
+Key = tuple[str, int]
+"""The run of a remote step, and its number there."""
+
+
+class Due(NamedTuple):
+    """Remote steps that somebody has to see to, outside of our tables."""
+
+    tasks: list[Task] = []
+    """To be sent; their rows say already that they were. Empty where they were sent in the same transaction."""
+    doubtful: list[Task] = []
+    """To be looked for: are they still there?"""
+    over: list[str] = []
+    """Over, but not known to have left nothing behind: to be taken back, and their results to be removed."""
+    sent: int = 0
+    """How many were sent, by this transaction or by whoever has this."""
+
+
+class Judgement(NamedTuple):
+    """What came of results of remote steps."""
+
+    outcomes: int
+    """How many runs are told something."""
+    leftover: list[str]
+    """Steps that are over but may have a task left, because more than one was sent."""
+
+
+class TransportConnection(Protocol):
+    """A transport of remote steps in the same database: it works in the transaction that is open on a connection."""
+
+    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+        """Send tasks out with this transaction."""
+
+    async def remove(self, results: Sequence[Result], connection: Any = None) -> None:
+        """Delete results that were recorded."""
+
+
+BEGUN, DONE, REFUSED, FAILED, INTERRUPTED = "begun", "done", "refused", "failed", "interrupted"
+UNKNOWN = "unknown"
+"""What a line that was begun is read as when its process has fallen silent."""
+
+
+class Deed(NamedTuple):
+    """What somebody is about to do."""
+
+    id: str
+    who: str
+    what: str
+    """A verb, as ``run.cancel``."""
+    which: str
+    """The run, queue or schedule it is done to; of many runs, what they are chosen by."""
+    origin: str
+    """From where: the address of the client."""
+    detail: str | None = None
+    """What else was asked, as JSON. Never a payload."""
+
+
+class AuditLine(NamedTuple):
+    """What somebody did, and what came of it."""
+
+    id: str
+    at: int
+    who: str
+    what: str
+    which: str
+    origin: str
+    detail: str | None
+    outcome: str
+    said: str | None
+
+
+class Census(Struct):
+    """How things stand. Counts stop at the bound that was given: so many, or more."""
+
+    runs: dict[str, int]
+    """Unfinished runs by status: those that workers hold, that wait, are paused, or are being undone."""
+    timer_lag: float
+    """For how many seconds something has been due that nobody has made ready yet."""
+    undelivered: int
+    """Mail that was sent and has not been delivered."""
+    queues: dict[str, tuple[int, float]]
+    """Of each queue that has something ready: how much, and for how many seconds its first run has been."""
+    late: list[tuple[str, bool, float]]
+    """Schedules that nobody has come to in time: the name, whether code declares it, and for how many seconds."""
+
+
+LONG_AT_WORK = 3600.0
+"""Seconds. What has been executing for longer is named to operators: it may hang."""
+
+
+class AtWork(NamedTuple):
+    """A run that a worker executes, or a step of it."""
+
+    run_id: str
+    workflow: str
+    step: str | None
+    seconds: float
+    """For how long it has been executing."""
+
+
+class RunCount(NamedTuple):
+    """Runs of a workflow in a queue that stand in a status."""
+
+    workflow: str
+    queue: str
+    status: str
+    number: int
+    oldest_ms: int | None
+    """Of unfinished ones: the age of the oldest."""
+
+
+class Alike(NamedTuple):
+    """What runs have in common that failed alike."""
+
+    workflow: str
+    reason: str | None
+    step: str | None
+    error_type: str | None
+
+
+class Failures(NamedTuple):
+    """Runs of a workflow that failed alike."""
+
+    workflow: str
+    reason: str | None
+    step: str | None
+    """The step whose failure ended them, if it was one."""
+    error_type: str | None
+    """The class of the error; None where it cannot be read without the codec."""
+    number: int
+    last_ms: int
+    """How long ago the last of them ended."""
+    first_ms: int = 0
+    """How long ago the first did, within the span."""
+    newest: str = ""
+    """The run of them that was started last."""
+
+
+class Took(NamedTuple):
+    """How long one call of a step took."""
+
+    workflow: str
+    step: str
+    ms: int
+
+
+class Sample(NamedTuple):
+    """What was found, and in how much."""
+
+    ended: list[RunCount]
+    unfinished: list[RunCount]
+    failures: list[Failures]
+    steps: list[Took]
+    looked_at: int
+    """Of how many runs, the newest ones, those were found that have ended."""
+    reach_ms: int | None
+    """How old the oldest of these is; None: there is none."""
+
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class KeysHeld(Exception):
+    """Somebody's open transaction holds a key: whether the key is taken is known when that transaction has ended."""
+
+
+class Delivery(NamedTuple):
+    """What became of mail that was to be delivered."""
+
+    lanes: set[Lane]
+    """Where runs that it woke are ready."""
+    ended: bool
+    """Whether runs were cancelled by it."""
+    running: bool
+    """Whether some of it was for runs that a worker holds."""
+    moved: int
+    asked: bool = False
+    """Whether runs that a worker holds are to be cancelled by it."""
+
+
+class Promotion(NamedTuple):
+    """What became of due runs."""
+
+    lanes: set[Lane]
+    ended: list[str]
+    moved: int
+    asked: bool = False
+    """Whether steps that workers hold are to end, because their dag run begins to fail."""
+
+
+class Reaping(NamedTuple):
+    """What became of the runs of dead workers."""
+
+    buried: list[str]
+    lanes: set[Lane]
+    dead_letters: list[str]
+    moved: int
+    asked: bool = False
+    """Whether steps of dag runs that a worker holds are to end because of it."""
+
+
+class Transacted(NamedTuple):
+    """What a transaction of a step brought."""
+
+    record: StepRecord
+    asked: str | None
+    """What operators ask of the run: cancel, pause."""
+
+
+class SchemaState(NamedTuple):
+    """How the tables stand to this code."""
+
+    version: int
+    """0: there are none."""
+    newest: int
+    compatible_from: int
+    pending: list[str]
+    """Names of the migrations still to be applied."""
+
+
+class Check(NamedTuple):
+    """One finding of ``stepfast doctor``."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+class Pulse(Protocol):
+    """A worker's heartbeat: synchronous, for a thread of its own, on a connection of its own."""
+
+    def beat(self, worker: str, running: int) -> BeatAnswer:
+        """Say that the worker lives; hear what it holds."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+
+class Wakeups(NamedTuple):
+    """Topics of a wake-up: lanes that have something ready, whether runs have ended, or just that something has."""
+
+    lanes: frozenset[Lane]
+    ended: bool
+    anything: bool = False
+    """Something may have changed, nobody knows what."""
+
+
+class MissingRight(ConfigurationError):
+    """The user of the database may not do what was asked."""
+
+
+def mailbox_full(run_id: str, most: int) -> InvalidState:
+    """Too many signals lie in a mailbox already."""
+    return InvalidState(
+        f"run {run_id} has {most} signals that it has not taken, and keeps no more (setting max_signals): is the name "
+        "one that it waits for?"
+    )
+
+
+def holds_all(mail: Sequence[Mail], most: int) -> bool:
+    """Whether a look was not cut short by the bytes that it may bring. A character has up to four bytes."""
+    return 4 * sum(len(each.value or "") + len(each.error or "") for each in mail) < most
