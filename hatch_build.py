@@ -1,7 +1,8 @@
 """The README as a package index shows it.
 
 The documents come with the package (``stepfast docs``). Links of the README to files of this repository lead nowhere on
-a package index: they become absolute where the documents have an address on the web, otherwise plain text.
+a package index: they become absolute where the documents have an address on the web, otherwise plain text. Images of
+this repository are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _ROOT = Path(__file__).parent
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?://|#)([^)]+)\)")
+_IMAGE = re.compile(r"^!\[[^\]]*\]\((?!https?://)[^)]+\)\n\n?", re.MULTILINE)
 _DIRECTION = re.compile(r"^<!-- docs: .+? -->\n", re.MULTILINE)
 
 
@@ -25,7 +27,7 @@ def readme(text: str, web: str) -> str:
         words, target = re.sub(r"\s+", " ", found[1]), found[2]
         return f"[{words}]({web}{target.removeprefix('docs/')})" if web and target.startswith("docs/") else words
 
-    return _LINK.sub(link, _DIRECTION.sub("", text))
+    return _LINK.sub(link, _IMAGE.sub("", _DIRECTION.sub("", text)))
 
 
 class ReadmeMetadata(MetadataHookInterface):
