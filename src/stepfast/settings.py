@@ -52,7 +52,7 @@ class Settings:
     step_timeout: float | timedelta | None = None
     """The same for one try of a step, also of a dag, a transaction or an undo; for the same reason."""
     undo_retries: int = 3
-    """Retries of an undo that says nothing itself: more than a step has, because nobody tries it again later."""
+    """Retries of an undo that declares none: more than a step has, because no later attempt calls it again."""
     backoff_base: float = 1.0
     """The first wait between two tries: long enough for a hiccup to pass."""
     backoff_factor: float = 2.0
@@ -99,14 +99,13 @@ class Settings:
     questions have answers. Then workers remove it with all that belongs to it. None, in the environment ``none``: for
     ever."""
     retention_failed: float | timedelta | None = 90 * _DAY
-    """The same for runs that failed: somebody may want to look at them, and to retry them, much later."""
+    """The same for runs that failed: an operator may want to inspect and retry them much later."""
     retention_audit: float | timedelta | None = 365 * _DAY
-    """How long the audit keeps a line on what somebody did by the console: a year. None: for ever."""
+    """How long the audit keeps a line on an action in the console: a year. None: for ever."""
 
     # -- watching
     console_query_timeout: float = 3.0
-    """Seconds after which a question of somebody who watches (the console) is given up: it must not be felt by those
-    who work."""
+    """Seconds after which a query of the console is given up: monitoring must not slow down workers."""
     console_query_cache: float = 1.0
     """Seconds for which an answer to such a question holds for all tabs of a process; one that took long holds for
     twenty times as long as it took."""
@@ -114,8 +113,8 @@ class Settings:
     """Questions a second that all open tabs of a process ask together, when they look again by themselves: the more
     there are, the less often each does."""
     act_timeout: float = 10.0
-    """Seconds after which an action of the console is given up, and half of them for rows that somebody else's
-    transaction holds: whoever pressed the button is told what is known of it."""
+    """Seconds after which an action of the console is given up, and half of them for rows that another transaction
+    has locked: the operator is shown what is known of its outcome."""
 
     # -- schedules
     schedule_grace: float = 60.0
@@ -127,7 +126,7 @@ class Settings:
 
     # -- remote workers
     remote_poll: float = 0.5
-    """How often an idle remote worker looks for tasks: nobody wakes it, and each look is a question to the database."""
+    """How often an idle remote worker polls for tasks: there are no wake-ups, and each poll is a query."""
     remote_batch: int = 10
     """Tasks that a remote worker claims at once at most, so that those beside it find some too."""
     remote_concurrency: int = 10
@@ -145,8 +144,8 @@ class Settings:
     max_records: int = 50_000
     """Records of one run at most: all of them are read back when it is replayed."""
     max_signals: int = 10_000
-    """Signals that a run keeps without having taken them. The next one is refused, because somebody sends what nobody
-    waits for."""
+    """Signals that a run keeps without having taken them. The next one is refused, because the run does not wait for
+    what is sent."""
     mail_bytes: int = 8 * 1024 * 1024
     """About how many bytes one look into a mailbox brings at most; the rest comes with the next."""
     max_name: int = 200
@@ -179,8 +178,7 @@ class Settings:
 
     # -- health and metrics
     live_lag: float = 60.0
-    """``/live`` says no when the event loop has not moved for this long: whoever watches should restart the process.
-    Long, because a blocked loop loses no lease, and a restart helps only if it stays blocked."""
+    """``/live`` fails when the event loop has not moved for this long: a supervisor should restart the process. Long, because a blocked loop loses no lease, and a restart helps only if it stays blocked."""
     metrics_cache: float = 10.0
     """``/metrics`` asks the database at most this often, however often and by however many it is asked itself."""
     metrics_values: int = 200
