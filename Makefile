@@ -17,6 +17,9 @@ TIMES ?= 50
 SEEDS ?= 1000
 FIRST ?= 1
 
+# The files and folders in which retired words are refused.
+WORDS := docs $(wildcard *.md)
+
 # Tests start hundreds of processes: what one has compiled, the next should find, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -80,7 +83,7 @@ sim: $(STAMP) ## play seeds of the simulation (SEEDS=1000, FIRST=1, JOBS=2; SEED
 	$(BIN)/python -m tests.simulation $(if $(SEED),$(SEED),--seeds $(SEEDS) --from $(FIRST) --jobs $(JOBS)) $(ARGS)
 
 .PHONY: check
-check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
+check: $(STAMP) ## lint, formatting, types (mypy and pyright), import rules and retired words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src tests examples bench tools
@@ -88,6 +91,8 @@ check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
 	$(BIN)/python tools/layering.py
 	$(BIN)/python tools/unwinding.py
 	$(BIN)/python tools/clockwork.py
+	$(BIN)/python tools/docstrings.py
+	$(BIN)/python tools/words.py $(WORDS)
 	$(BIN)/python tools/sizes.py
 
 # The tools of the site live in an environment of their own: the set-up of demo and test does not grow.
