@@ -23,7 +23,7 @@ fulfil = app.dag("order-fulfillment")
 
 
 class World:
-    """What the steps change: a shelf, an account, and a payment service that is away for a moment."""
+    """What the steps change: a shelf, an account, and a payment service that fails once."""
 
     def __init__(self) -> None:
         self.reserved: set[str] = set()
@@ -48,7 +48,7 @@ async def reserve_stock(ctx: DagContext) -> str:
 
 @fulfil.step(retries=3)
 async def check_fraud(ctx: DagContext) -> float:
-    return 0.0  # beyond doubt; also a zero arrives as it is
+    return 0.0  # no suspicion; a zero is passed on like any other result
 
 
 @fulfil.step(after=[check_fraud], when=lambda ctx: ctx.input["cents"] >= 100_000)
@@ -61,7 +61,7 @@ fulfil.approval("manager_ok", after=[ask_manager], timeout=timedelta(days=2))
 
 @step(retries=5, backoff=Backoff(base=0.05))
 async def refund_card(ctx: DagContext) -> None:
-    """Undoes `charge_card`. Declared as a step, it brings its own retries along."""
+    """Undoes `charge_card`. Declared as a step, it has its own retries."""
     if world.away:
         world.away -= 1
         raise ConnectionError("the payment service does not answer")
