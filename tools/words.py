@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 RETIRED = {
@@ -47,7 +47,7 @@ PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 """A word, or a part of an identifier between underscores or changes of case."""
 
 
-def check(paths: Iterable[Path], allowed: dict[str, tuple[str, ...]] = ALLOWED) -> list[str]:
+def check(paths: Iterable[Path], allowed: Mapping[str, tuple[str, ...]] = ALLOWED) -> list[str]:
     """Return a line for each retired word, and for each allowed place that has none."""
     found = []
     for path in files(paths):

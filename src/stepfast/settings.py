@@ -178,7 +178,8 @@ class Settings:
 
     # -- health and metrics
     live_lag: float = 60.0
-    """``/live`` fails when the event loop has not moved for this long: a supervisor should restart the process. Long, because a blocked loop loses no lease, and a restart helps only if it stays blocked."""
+    """``/live`` fails when the event loop has not moved for this long: a supervisor should restart the process. Long,
+    because a blocked loop loses no lease, and a restart helps only if it stays blocked."""
     metrics_cache: float = 10.0
     """``/metrics`` asks the database at most this often, however often and by however many it is asked itself."""
     metrics_values: int = 200
