@@ -91,7 +91,6 @@ check: $(STAMP) ## lint, formatting, types (mypy and pyright), import rules and 
 	$(BIN)/python tools/layering.py
 	$(BIN)/python tools/unwinding.py
 	$(BIN)/python tools/clockwork.py
-	$(BIN)/python tools/docstrings.py
 	$(BIN)/python tools/words.py $(WORDS)
 	$(BIN)/python tools/sizes.py
 
