@@ -14,6 +14,7 @@ from rich.table import Table
 
 from bench.engines import ENGINES
 from bench.goals import GOALS
+from bench.meter import server_cpu_left_out
 from bench.runner import Outcome
 from bench.scenarios.base import Figure
 
@@ -32,15 +33,26 @@ def medians(outcome: Outcome) -> dict[str, dict[str, float]]:
 def show(console: Console, outcome: Outcome) -> None:
     """One scenario."""
     values = medians(outcome)
-    base = next((name for name in BASES if name in values), None)
     console.print(f"\n[bold]{outcome.scenario.title}[/bold]", highlight=False)
-    table = Table()
+    for title in dict.fromkeys(figure.table for figure in outcome.scenario.figures.values()):
+        figures = {
+            key: figure
+            for key, figure in outcome.scenario.figures.items()
+            if figure.table == title and any(key in of_engine for of_engine in values.values())
+        }
+        if figures:
+            console.print(_table(outcome, values, title, figures))
+    of_servers = any(key.startswith("server") for key in outcome.scenario.figures)
+    if values and of_servers and (why := server_cpu_left_out()):
+        console.print(f"  server CPU is left out: {why}", highlight=False)
+    for engine, why in outcome.failures.items():
+        console.print(f"  [yellow]{ENGINES[engine].title}: {why}[/yellow]", highlight=False)
+
+
+def _table(outcome: Outcome, values: dict[str, dict[str, float]], title: str, figures: dict[str, Figure]) -> Table:
+    base = next((name for name in BASES if name in values), None)
+    table = Table(title=title or None, title_justify="left")
     table.add_column("engine")
-    figures = {
-        key: figure
-        for key, figure in outcome.scenario.figures.items()
-        if any(key in of_engine for of_engine in values.values())
-    }
     for figure in figures.values():
         table.add_column(figure.title, justify="right")
         if base and len(values) > 1:
@@ -52,10 +64,7 @@ def show(console: Console, outcome: Outcome) -> None:
             if base and len(values) > 1:
                 cells.append(_better(of_engine.get(key), values[base].get(key), figure, engine == base))
         table.add_row(ENGINES[engine].title, *cells)
-    if values:
-        console.print(table)
-    for engine, why in outcome.failures.items():
-        console.print(f"  [yellow]{ENGINES[engine].title}: {why}[/yellow]", highlight=False)
+    return table
 
 
 def _cell(outcome: Outcome, engine: str, key: str, figure: Figure) -> str:
@@ -115,7 +124,8 @@ def _version(package: str) -> str | None:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else []:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()

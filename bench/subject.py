@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
 
 from bench.engines import load
 from bench.engines.base import Engine, Kind
+from bench.meter import CpuMeter, known_figures
 from bench.probe import PROBE
 from bench.waiting import handled, until
 
@@ -34,6 +36,10 @@ class Subject:
         """Where the server's counters can be read, if there is a server."""
         return self.urls[0] if self.urls[0].startswith("postgresql") else None
 
+    async def cpu_meter(self) -> CpuMeter:
+        """What reads the CPU of this process and of the server, if there is one."""
+        return await CpuMeter.beside(self.meter_url)
+
 
 def amount(engine: Engine, kind: Kind, concurrency: int, seconds: float) -> int:
     """How many runs keep this engine busy for about so long, but at least twice around for all its slots."""
@@ -48,13 +54,55 @@ async def drain(engine: Engine, kind: Kind, count: int, concurrency: int, record
     The clock runs from the first handler's first moment until every run is recorded as finished (or, for
     tables in which looking takes long, until the last handler has ended).
     """
+    work = await work_off(engine, kind, count, concurrency)
+    return work.rate if recorded else count / ((PROBE.left[-1] - PROBE.entered[0]) / 1e9)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What it took to work off a number of runs: their rate, and microseconds of CPU for each."""
+
+    rate: float
+    client: float
+    server: float | None
+
+    def figures(self, level: str = "") -> dict[str, float]:
+        """The CPU as figures of a scenario; `level` tells several of one scenario apart."""
+        return known_figures(**{cpu_key("client", level): self.client, cpu_key("server", level): self.server})
+
+
+def cpu_key(side: str, level: str = "") -> str:
+    """The name of a figure of CPU."""
+    return f"{side}-{level}" if level else side
+
+
+async def work_off(
+    engine: Engine,
+    kind: Kind,
+    count: int,
+    concurrency: int,
+    meter: CpuMeter | None = None,
+    idle: Callable[[], Awaitable[bool]] | None = None,
+) -> Work:
+    """Start `count` runs, then work them off with one worker.
+
+    The starting is left out. CPU is taken from before the worker opens until every run is recorded as finished, of
+    this process and, with a meter that knows it, of the server.
+    """
     PROBE.reset()
     await engine.start_many(kind, count)
+    meter = meter or CpuMeter(None)
+    before = meter.read()
     async with engine.worker(concurrency):
         await handled(count)
-        await until(engine.idle, "the last run to be recorded", pause=0)
-        end = perf_counter_ns() if recorded else PROBE.left[-1]
-    return count / ((end - PROBE.entered[0]) / 1e9)
+        await until(idle or engine.idle, "the last run to be recorded", pause=0)
+        end = perf_counter_ns()
+        used = meter.read().since(before)
+    return Work(
+        rate=count / ((end - PROBE.entered[0]) / 1e9),
+        client=used.client_cpu / count * 1e6,
+        server=None if used.server_cpu is None else used.server_cpu / count * 1e6,
+    )
 
 
 async def warm(engine: Engine, kind: Kind) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.engines.base import Kind, PostgresEngine
 from bench.probe import PROBE, STEPS, work
 from stepfast import Context, Stepfast, step
-from stepfast.telemetry import Observer
+
+if TYPE_CHECKING:
+    from stepfast.telemetry import Observer
 
 one = step()(work)
 CALLERS = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from bench.subject import Subject
+from bench.subject import Subject, cpu_key
 
 Figures = dict[str, float]
 
@@ -14,13 +14,27 @@ POSTGRES_JOBS = ("stepfast", "dbos", "absurd", "pgqueuer", "procrastinate", "raw
 SQLITE_WORKFLOWS = ("stepfast_sqlite", "dbos_sqlite", "raw_sqlite")
 
 
+CPU = "CPU per run"
+
+
 @dataclass(frozen=True)
 class Figure:
-    """One column: what it is called, its unit, and whether more is better."""
+    """One column: what it is called, its unit, whether more is better, and the table it is in."""
 
     title: str
     unit: str = "/s"
     more_is_better: bool = True
+    table: str = ""
+    """Empty: the first table of the scenario."""
+
+
+def cpu_figures(level: str = "", title: str = "") -> dict[str, Figure]:
+    """The columns of `Work.figures`."""
+    comma = f"{title}, " if title else ""
+    return {
+        cpu_key(side, level): Figure(f"{comma}{side}", "µs", more_is_better=False, table=CPU)
+        for side in ("client", "server")
+    }
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.meter import Meter
+from bench.meter import Meter, known_figures
 from bench.probe import PROBE
 from bench.scenarios.base import POSTGRES_WORKFLOWS, Figure, Figures, Scenario
 from bench.subject import Subject, amount, warm
@@ -31,12 +31,12 @@ async def measure(subject: Subject) -> Figures:
     await engine.close()
     await asyncio.sleep(0.3)
     used = (await meter.read()).since(before)
-    return {
-        "client": used.client_cpu / count * 1000,
-        "server": used.server_cpu / count * 1000,
-        "wal": used.wal_bytes / count,
-        "transactions": used.transactions / count,
-    }
+    return known_figures(
+        client=used.client_cpu / count * 1000,
+        server=None if used.server_cpu is None else used.server_cpu / count * 1000,
+        wal=used.wal_bytes / count,
+        transactions=used.transactions / count,
+    )
 
 
 SCENARIO = Scenario(

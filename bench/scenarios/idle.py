@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from bench.engines import load
-from bench.meter import Meter, Usage
+from bench.meter import Meter, Usage, known_figures
 from bench.scenarios.base import POSTGRES_JOBS, Figure, Figures, Scenario
 from bench.subject import Subject
 
@@ -23,11 +23,11 @@ async def measure(subject: Subject) -> Figures:
     second = await _idle(subject, meter, long)
     rest = second.since(first)
     seconds = long - short
-    return {
-        "transactions": max(0.0, rest.transactions / seconds),
-        "client": max(0.0, rest.client_cpu / seconds * 100),
-        "server": max(0.0, rest.server_cpu / seconds * 100),
-    }
+    return known_figures(
+        transactions=max(0.0, rest.transactions / seconds),
+        client=max(0.0, rest.client_cpu / seconds * 100),
+        server=None if rest.server_cpu is None else max(0.0, rest.server_cpu / seconds * 100),
+    )
 
 
 async def _idle(subject: Subject, meter: Meter, seconds: float) -> Usage:
