@@ -26,9 +26,11 @@ KINDS: tuple[Kind, ...] = ("noop", "steps")
 
 REMOVER = """
 import asyncio, sys
+from bench.option_names import options_of
 from stepfast import Settings, Stepfast
 
-keep = Settings(retention=float(sys.argv[2]), retention_failed=None, sweep_interval=1.0)
+options = options_of(Settings, retention=float(sys.argv[2]), retention_failed=None, sweep_interval=1.0)
+keep = Settings(**options)
 asyncio.run(Stepfast(sys.argv[1], settings=keep).work(queues=["nobody"]))
 """
 

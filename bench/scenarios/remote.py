@@ -15,6 +15,7 @@ from time import perf_counter
 
 import asyncpg
 
+from bench.option_names import options_of
 from bench.scenarios.base import Figure, Figures, Scenario
 from bench.subject import Subject
 from bench.waiting import until
@@ -112,7 +113,8 @@ async def _execute(url: str, sql: str) -> None:
 
 
 async def _serve(url: str) -> None:
-    worker = RemoteWorker(url, GROUP, batch=BATCH, concurrency=BATCH, poll_interval=POLL)
+    options = options_of(RemoteWorker, batch=BATCH, concurrency=BATCH, poll_interval=POLL)
+    worker = RemoteWorker(url, GROUP, **options)
 
     @worker.handle(GROUP)
     async def noop(input: object) -> None:
