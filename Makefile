@@ -16,6 +16,9 @@ FAULT_PATIENCE ?= 240
 TIMES ?= 50
 SEEDS ?= 1000
 FIRST ?= 1
+PAIRS ?= 7
+A ?= main
+B ?= HEAD
 
 # The files and folders in which retired words are refused.
 WORDS := docs $(wildcard *.md)
@@ -121,6 +124,10 @@ bench: $(STAMP).bench ## measure the speed (minutes)
 .PHONY: bench-quick
 bench-quick: $(STAMP).bench ## measure the speed, roughly (under two minutes)
 	$(BIN)/python -m bench --quick $(ARGS)
+
+.PHONY: bench-pairs
+bench-pairs: $(STAMP) ## what a change costs: two commits beside each other (A=main, B=HEAD, PAIRS=7)
+	$(BIN)/python -m bench --pairs $(PAIRS) $(A) $(B) $(ARGS)
 
 .PHONY: db-up
 db-up: $(STAMP) ## start a private Postgres to develop against: eval "$$(make -s db-up)"

@@ -21,6 +21,10 @@ def main() -> None:
     role = order.pop("role")
     if role == "worker":
         asyncio.run(serve(**order))
+    elif role == "pair":
+        from bench.paired_take import take
+
+        print(json.dumps(asyncio.run(take(**order))), flush=True)
     else:
         print(json.dumps(asyncio.run(measure(**order))), flush=True)
     os._exit(0)  # some engines leave threads behind that would hold the process

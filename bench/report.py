@@ -12,14 +12,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.checkouts import Checkout
 from bench.engines import ENGINES
 from bench.goals import GOALS
 from bench.meter import server_cpu_left_out
+from bench.pairs import Pairs
 from bench.runner import Outcome
 from bench.scenarios.base import Figure
 
 PACKAGES = ("stepfast", "dbos", "absurd-sdk", "pgqueuer", "procrastinate", "asyncpg")
 BASES = ("stepfast", "stepfast_sqlite")
+PAIR_FIGURES = {
+    "client": ("client CPU per workflow", "µs"),
+    "server": ("server CPU per workflow", "µs"),
+    "rate": ("workflows", "/s"),
+}
 
 
 def medians(outcome: Outcome) -> dict[str, dict[str, float]]:
@@ -43,8 +50,8 @@ def show(console: Console, outcome: Outcome) -> None:
         if figures:
             console.print(_table(outcome, values, title, figures))
     of_servers = any(key.startswith("server") for key in outcome.scenario.figures)
-    if values and of_servers and (why := server_cpu_left_out()):
-        console.print(f"  server CPU is left out: {why}", highlight=False)
+    if values and of_servers and (reason := server_cpu_left_out()):
+        console.print(f"  server CPU is left out: {reason}", highlight=False)
     for engine, why in outcome.failures.items():
         console.print(f"  [yellow]{ENGINES[engine].title}: {why}[/yellow]", highlight=False)
 
@@ -89,6 +96,32 @@ def _better(value: float | None, base: float | None, figure: Figure, is_base: bo
         return ""
     ratio = base / value if figure.more_is_better else value / base
     return f"×{ratio:.3g}" if ratio < 100 else f"×{ratio:.0f}"
+
+
+def show_pairs(console: Console, done: dict[str, Pairs], copies: dict[str, Checkout]) -> None:
+    """What two checkouts cost, and whether they differ by more than one differs from itself."""
+    console.print(f"\nA: {copies['A'].label}, B: {copies['B'].label}; medians, spreads from lowest to highest")
+    for pairs in done.values():
+        table = Table(title=f"{pairs.scenario.title}, {len(pairs.takes)} pairs", title_justify="left")
+        table.add_column("figure")
+        for column in ("A", "B", "B/A", "spread of B/A", "A/A spread"):
+            table.add_column(column, justify="right")
+        table.add_column("verdict")
+        for found in pairs.comparisons():
+            title, unit = PAIR_FIGURES[found.figure]
+            table.add_row(
+                title,
+                *(f"{_number(median(takes))} {unit}" for takes in (found.a, found.b)),
+                f"{found.ratio:.3f}",
+                f"{min(found.ratios):.3f}–{max(found.ratios):.3f}",
+                "–".join(f"{limit:.3f}" for limit in found.control),
+                found.verdict,
+            )
+        console.print(table)
+        for why in pairs.failures:
+            console.print(f"  [yellow]{why}[/yellow]", highlight=False)
+    if reason := server_cpu_left_out():
+        console.print(f"server CPU is left out: {reason}", highlight=False)
 
 
 def show_goals(console: Console, outcomes: list[Outcome]) -> None:

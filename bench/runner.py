@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,11 +78,11 @@ class ChildFailed(Exception):
     """The measuring process gave no answer; the message is the end of what it said."""
 
 
-def measure_in_child(order: str, timeout: float) -> Figures:
+def measure_in_child(order: str, timeout: float, environment: Mapping[str, str] | None = None) -> Figures:
     """Start the measuring process, wait, and read the last line it wrote."""
     command = [sys.executable, "-W", "ignore", "-m", "bench.child", order]
     try:
-        child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+        child = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise ChildFailed(f"no answer within {timeout:g} s") from None
     if child.returncode != 0 or not child.stdout.strip():

@@ -19,10 +19,13 @@ SETTINGS: dict[str, str | int] = {
 
 
 class Servers:
-    """Gives out empty databases, and takes them back."""
+    """Gives out empty databases, and takes them back. Settings of Postgres may be added for a measurement."""
+
+    def __init__(self, **settings: str | int) -> None:
+        self._settings = {**SETTINGS, **settings}
 
     def __enter__(self) -> Self:
-        self._postgres = PrivatePostgres(fsync=True, settings=SETTINGS).start()
+        self._postgres = PrivatePostgres(fsync=True, settings=self._settings).start()
         self._folder = tempfile.TemporaryDirectory(prefix="stepfast-bench-")
         self._made = 0
         return self
