@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .backoff import Backoff
+from .bounds import more
 from .status import COMPLETED, FAILED
 
 OUTBOX: Final = "outbox"
@@ -214,7 +215,7 @@ def judge(step: RemoteStep, result: Result, now: int, random: _random.Random | N
     if not again or step.attempt > step.retries:
         return _over(step, result, now, StepOutcome(FAILED, None, text))
     wait = int(read_backoff(step.backoff).delay(step.attempt, random) * 1000)
-    return Judged(replace(step, state=OUTBOX, attempt=step.attempt + 1, due_at=now + wait), None, text)
+    return Judged(replace(step, state=OUTBOX, attempt=more(step.attempt), due_at=now + wait), None, text)
 
 
 def is_stale(result: Result, attempt: int, dispatched_at: int, tolerance_ms: int = TOLERANCE_MS) -> bool:

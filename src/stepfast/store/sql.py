@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
+from ..model.bounds import MOST_COUNTED
 from ..model.status import TERMINAL
 
 FILES = (
@@ -29,7 +30,11 @@ _OLDEST_FIRST = {
     "beyond": ">", "direction": "ASC", "edge": "", "brink": "00000000-0000-0000-0000-000000000000", "back": "DESC",
     "last": "max",
 }  # fmt: skip
-_SAID_ONCE = {"ended": ", ".join(f"'{word}'" for word in sorted(TERMINAL))}
+_SAID_ONCE = {
+    "ended": ", ".join(f"'{word}'" for word in sorted(TERMINAL)),
+    "most_counted": str(MOST_COUNTED),
+    "next_claim": f"CASE WHEN r.claim BETWEEN 0 AND {MOST_COUNTED - 1} THEN r.claim + 1 ELSE 1 END",
+}
 """Words of the model that statements of every database use."""
 Translation = Callable[[str], str]
 """Makes a shared statement one of a database."""

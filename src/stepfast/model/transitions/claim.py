@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from .. import status
+from ..bounds import next_claim
 from ..records import StepRecord
 from ..run_state import RunState
 
@@ -19,7 +20,7 @@ def claim(run: RunState, worker: str, version: str, now: int) -> RunState:
         status=status.COMPENSATING if run.undoing else status.RUNNING,
         worker=worker,
         version=version,
-        claim=run.claim + 1,
+        claim=next_claim(run.claim),
         place=None,
         visible_at=None,
         waiting_for=None,

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from .. import status
+from ..bounds import after, more
 from ..graph import Decision, Graph, Settled, is_failure, summed
 from ..run_state import RunState, place_at
 
@@ -34,7 +35,7 @@ def fallen(settled: Iterable[Settled]) -> set[str]:
 def settled_at(dag: RunState, now: int) -> int:
     """The time at which the next steps of a dag run end: later than any before. Who became ready by those does not see
     what comes of these."""
-    return now if dag.ready_at is None else max(now, dag.ready_at + 1)
+    return now if dag.ready_at is None else max(now, after(dag.ready_at, 1))
 
 
 class Countdown:
@@ -75,7 +76,7 @@ class Countdown:
             step = self._known[dag_id, dag_step]
             if step is None or self._went.get((dag_id, dag_step), "wait") != "wait":
                 continue
-            step.pending, step.met = step.pending - count, step.met + met
+            step.pending, step.met = more(step.pending, -count), more(step.met, met)
             goes = self._went[dag_id, dag_step] = self._graphs[dag_id].decide(dag_step, step.pending, step.met)
             if goes == "skip":
                 self.skipped[dag_id] += 1
@@ -115,7 +116,7 @@ def settle_dag(dag: RunState, settled: int, why: Why | None, now: int, number: i
     to be finished, unless an operator has paused it. Once it fails nobody does, and its deadline has nothing left to
     do."""
     fails = why is not None and not dag.failing
-    pending = dag.pending - settled
+    pending = more(dag.pending, -settled)
     finished = pending == 0 and (fails or (settled > 0 and dag.status != status.PAUSED))
     counted = replace(
         dag,

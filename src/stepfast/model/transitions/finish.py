@@ -9,6 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from .. import status
+from ..bounds import more
 from ..records import Transition
 from ..run_state import RunState, place_at, sooner
 
@@ -43,7 +44,7 @@ def leave(run: RunState, move: Transition, now: int, number: int = 0) -> RunStat
         paused_at=now if way == "paused" else None,
         awaits=move.awaits if way == "later" or (way == "paused" and not woken) else None,
         linger_ms=run.linger_ms if way == "ended" else move.linger_ms,
-        attempt=run.attempt + (move.next_attempt and tried_again),
+        attempt=more(run.attempt, move.next_attempt and tried_again),
         losses=0 if cleared else run.losses,
         unrecorded_losses=0 if move.recorded else run.unrecorded_losses,
         undoing=undoing,

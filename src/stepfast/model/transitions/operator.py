@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ...settings import SUSPECT_LOSSES
 from .. import status
+from ..bounds import LAST_TIME, after, more, next_claim
 from ..graph import RetriedStep
 from ..run_state import RunState, place_at, sooner
 
@@ -116,7 +117,7 @@ def end_open_step(step: RunState, traces: Traces, now: int, number: int = 0) -> 
 
 def mark(run: RunState) -> RunState:
     """A run that a worker holds, for its owner to end."""
-    return replace(run, asked=status.ASK_CANCEL, wakes=run.wakes + 1)
+    return replace(run, asked=status.ASK_CANCEL, wakes=more(run.wakes))
 
 
 def go_on_first(run: RunState, now: int, number: int = 0) -> RunState:
@@ -127,7 +128,7 @@ def go_on_first(run: RunState, now: int, number: int = 0) -> RunState:
         asked=status.ASK_CANCEL,
         place=place_at(now, number) if run.place is None else run.place,
         visible_at=run.deadline_at,
-        wakes=run.wakes + 1,
+        wakes=more(run.wakes),
     )
 
 
@@ -142,7 +143,7 @@ def begin_undo(run: RunState, now: int, number: int = 0) -> RunState:
         deadline_at=None,
         completed_at=None,
         losses=0 if run.ended else run.losses,
-        wakes=run.wakes + 1,
+        wakes=more(run.wakes),
     )
 
 
@@ -152,9 +153,9 @@ def end(run: RunState, between: bool, now: int) -> RunState:
         _free(run),
         status=status.CANCELLED,
         reason=status.REASON_CANCELLED,
-        attempt=run.attempt - between,
+        attempt=more(run.attempt, -between),
         completed_at=now,
-        wakes=run.wakes + 1,
+        wakes=more(run.wakes),
     )
 
 
@@ -210,11 +211,11 @@ def resume(run: RunState, now: int, number: int = 0) -> RunState | None:
     would have been due; a dag run with its steps. A check that somebody waits for is made at once. A mark for the owner
     of a run is taken back. None: nothing changes."""
     if run.status != status.PAUSED and run.asked == status.ASK_PAUSE:
-        return replace(run, asked=None, wakes=run.wakes + 1)
+        return replace(run, asked=None, wakes=more(run.wakes))
     checks = run.status == status.WAITING and run.waiting_for == status.WAITING_CHECK
     if run.status != status.PAUSED and not checks:
         return None
-    freed = replace(run, asked=None, held_due=None, paused_at=None, wakes=run.wakes + 1)
+    freed = replace(run, asked=None, held_due=None, paused_at=None, wakes=more(run.wakes))
     if run.is_dag and run.pending > 0:
         return replace(freed, status=status.RUNNING, waiting_for=None, awaits=None, visible_at=run.late_at)
     if checks or _may_go_on(run, now):
@@ -252,7 +253,8 @@ class NewTime(Struct, frozen=True):
 
     def due(self, now: int) -> int | None:
         """When the run is to be due."""
-        return self.due_at if self.delay_ms is None else now + self.delay_ms
+        due = self.due_at if self.delay_ms is None else now + self.delay_ms
+        return None if due is None else max(0, min(due, LAST_TIME))
 
 
 NOW = NewTime(delay_ms=0)
@@ -331,7 +333,7 @@ def _expiry(run: RunState, due: int) -> int | None:
     was_due = run.visible_at if run.place is None else run.place // 1000
     if run.expires_at is None or was_due is None or run.begun:
         return run.expires_at
-    return due + max(0, run.expires_at - was_due)
+    return after(due, max(0, run.expires_at - was_due))
 
 
 def may_be_retried(run: RunState) -> bool:
@@ -346,9 +348,9 @@ def retry(run: RunState, now: int, number: int = 0) -> RunState:
         _anew(run, now),
         status=status.QUEUED,
         place=place_at(now, number),
-        claim=run.claim + 1,
-        attempt=run.attempt + 1,
-        first_attempt=run.attempt + 1,
+        claim=next_claim(run.claim),
+        attempt=more(run.attempt),
+        first_attempt=more(run.attempt),
         visible_at=_deadline(run, now),
     )
 
@@ -362,9 +364,9 @@ def retry_dag(run: RunState, reopened: int, now: int) -> RunState:
         pending=reopened,
         ready_at=now,
         place=place_at(now, 0) if reopened == 0 else None,
-        claim=run.claim + 1,
-        attempt=run.attempt + 1,
-        first_attempt=run.attempt + 1,
+        claim=next_claim(run.claim),
+        attempt=more(run.attempt),
+        first_attempt=more(run.attempt),
         visible_at=_deadline(run, now),
     )
 
@@ -381,8 +383,8 @@ def reopen(step: RunState, again: RetriedStep, now: int, number: int = 0) -> Run
         pending=again.pending,
         met=again.met,
         ready_at=(step.ready_at if step.begun else now) if again.ready else None,
-        claim=step.claim + step.begun,
-        first_attempt=step.attempt + 1,
+        claim=next_claim(step.claim) if step.begun else step.claim,
+        first_attempt=more(step.attempt),
         visible_at=_deadline(step, now) if again.ready else None,
     )
 
@@ -406,4 +408,4 @@ def _anew(run: RunState, now: int) -> RunState:
 
 
 def _deadline(run: RunState, now: int) -> int | None:
-    return None if run.deadline_ms is None else now + run.deadline_ms
+    return None if run.deadline_ms is None else after(now, run.deadline_ms)

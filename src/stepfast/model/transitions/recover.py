@@ -7,14 +7,15 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from .. import status
+from ..bounds import more
 from ..run_state import RunState, place_at
 
 
 def lose(run: RunState, recorded: bool, max_losses: int, error: str, now: int, number: int = 0) -> RunState:
     """A run that names a dead worker is ready again, or, after too many of them, ends as a dead letter, which undoes
     nothing. ``recorded``: whether its last claim made a record."""
-    losses = 1 if recorded else run.losses + 1
-    unrecorded = 1 if recorded else run.unrecorded_losses + 1
+    losses = 1 if recorded else more(run.losses)
+    unrecorded = 1 if recorded else more(run.unrecorded_losses)
     if losses < max_losses:
         return replace(
             run,

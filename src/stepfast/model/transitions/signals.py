@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from .. import status
+from ..bounds import after, more
 from ..run_state import RunState, place_at, sooner
 
 
@@ -35,7 +36,7 @@ def wake(run: RunState, signals: int, ends: int, now: int, number: int = 0) -> R
     children wake it when there are as many as it waits for, at once or after gathering some more. What is paused acts
     on it when it goes on, and a step that waits for others when its turn has come."""
     reached = run.awaits is not None and run.ends + ends >= run.awaits
-    counted = replace(run, wakes=run.wakes + signals, ends=run.ends + ends)
+    counted = replace(run, wakes=more(run.wakes, signals), ends=more(run.ends, ends))
     if run.blocked or not (signals or reached):
         return counted
     rests = run.status == status.WAITING or (run.undoing and reached and not run.held and not run.ready)
@@ -49,7 +50,7 @@ def wake(run: RunState, signals: int, ends: int, now: int, number: int = 0) -> R
             awaits=None,
         )
     if rests:
-        return replace(counted, visible_at=sooner(run.visible_at, now + run.linger_ms))
+        return replace(counted, visible_at=sooner(run.visible_at, after(now, run.linger_ms)))
     if run.status == status.PAUSED and run.waiting_for is not None:
         return replace(counted, waiting_for=None, awaits=None, held_due=None)
     return counted

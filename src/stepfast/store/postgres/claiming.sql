@@ -26,7 +26,7 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, executed_by = $1, token = $2, version = $3,
-    claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
+    claim = {next_claim}, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
@@ -67,7 +67,7 @@ WITH candidates AS MATERIALIZED (
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, executed_by = $1, token = $2,
-    version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
+    version = p.new_version, claim = {next_claim}, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
@@ -107,7 +107,7 @@ WITH fewest AS MATERIALIZED (
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, executed_by = $1, token = $2,
-    version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
+    version = p.new_version, claim = {next_claim}, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM sized p WHERE r.id = p.id AND p.before < $7::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,

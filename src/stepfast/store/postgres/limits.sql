@@ -137,7 +137,7 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token,
-    version = p.version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
+    version = p.version, claim = {next_claim}, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now}),
     counted_attempt = GREATEST(r.attempt, r.first_attempt)
 FROM picked p WHERE r.id = p.id;

@@ -39,7 +39,7 @@ WITH locked AS MATERIALIZED (
     FOR NO KEY UPDATE
 ), woken AS (
     UPDATE {schema}.runs r
-    SET wakes = r.wakes + 1,
+    SET wakes = LEAST(r.wakes, {most_counted} - 1) + 1,
         status = CASE WHEN l.waits THEN 'queued' ELSE r.status END,
         place = CASE WHEN l.waits THEN {place} ELSE r.place END,
         visible_at = CASE WHEN l.waits THEN r.deadline_at ELSE r.visible_at END,

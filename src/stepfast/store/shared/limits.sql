@@ -27,7 +27,8 @@ ORDER BY r.losses, r.priority DESC, r.place LIMIT $3;
 INSERT INTO {schema}.queue_starts AS s(queue, key, at, number)
 SELECT u.queue, u.key, u.at, u.number FROM unnest($1::text[], $2::text[], $3::bigint[], $4::integer[]) AS u(queue, key, at, number)
 WHERE true
-ON CONFLICT (queue, key, at) DO UPDATE SET number = s.number + excluded.number;
+ON CONFLICT (queue, key, at)
+DO UPDATE SET number = CASE WHEN s.number < {most_counted} THEN s.number + excluded.number ELSE s.number END;
 
 -- name: note_pruned
 -- When what no window reaches any more was removed last.

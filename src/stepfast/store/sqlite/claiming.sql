@@ -38,7 +38,7 @@ WHERE r.executed_by <> ?2;
 -- the one status 'compensating', whether it is ready, is executed or waits.
 WITH picked(row, worker, token, version) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token, version = p.version, claim = {next_claim}, place = NULL,
     visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM picked AS p WHERE r.rowid = p.row;
 

@@ -11,8 +11,9 @@ WHERE worker IS NOT NULL AND counted_attempt IS NULL AND queue IN (SELECT name F
 -- were begun within the last ?4 milliseconds, and the one that has to be out of the window before a rate of ?3 allows
 -- another. What lies far ahead was logged before the clock stepped back.
 WITH log AS (
-    SELECT at, number, sum(number) OVER (ORDER BY at DESC) - number AS later
-    FROM {prefix}queue_starts WHERE queue = ?1 AND key = '' AND at > ?5 - ?4 AND at <= ?5 + ?4
+    SELECT s.at, s.number, sum(s.number) OVER (ORDER BY s.at DESC) - s.number AS later
+    FROM (SELECT at, min(number, {most_counted}) AS number FROM {prefix}queue_starts
+          WHERE queue = ?1 AND key = '' AND at > ?5 - ?4 AND at <= ?5 + ?4) AS s
 )
 SELECT CASE WHEN ?2 THEN (SELECT count(*) FROM {prefix}runs INDEXED BY {prefix}runs_counted
                           WHERE queue = ?1 AND worker IS NOT NULL AND counted_attempt IS NOT NULL) END,
@@ -24,10 +25,11 @@ SELECT CASE WHEN ?2 THEN (SELECT count(*) FROM {prefix}runs INDEXED BY {prefix}r
 SELECT u.value,
        (SELECT count(*) FROM {prefix}runs r INDEXED BY {prefix}runs_counted
         WHERE r.queue = ?1 AND r.concurrency_key = u.value AND r.worker IS NOT NULL AND r.counted_attempt IS NOT NULL),
-       (SELECT sum(s.number) FROM {prefix}queue_starts s
+       (SELECT sum(min(s.number, {most_counted})) FROM {prefix}queue_starts s
         WHERE s.queue = ?1 AND s.key = u.value AND s.at > ?5 - ?4 AND s.at <= ?5 + ?4),
        (SELECT min(l.at) FROM (
-            SELECT s.at, sum(s.number) OVER (ORDER BY s.at DESC) - s.number AS later FROM {prefix}queue_starts s
+            SELECT s.at, sum(min(s.number, {most_counted})) OVER (ORDER BY s.at DESC)
+                   - min(s.number, {most_counted}) AS later FROM {prefix}queue_starts s
             WHERE s.queue = ?1 AND s.key = u.value AND s.at > ?5 - ?4 AND s.at <= ?5 + ?4) AS l WHERE l.later < ?3)
 FROM json_each(?2) AS u;
 
@@ -107,7 +109,7 @@ FROM json_each(?2) AS l;
 -- Hand runs to a worker, as every claim does. They count from now on.
 WITH picked(id, worker, token, version) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token, version = p.version, claim = {next_claim}, place = NULL,
     visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now}),
     counted_attempt = max(r.attempt, r.first_attempt)
 FROM picked AS p WHERE r.id = p.id AND r.place IS NOT NULL;

@@ -14,7 +14,7 @@ ALTER TABLE {schema}.remote_steps ADD COLUMN trace text;
 -- What no row may hold, whichever hand writes it: times that no calendar has, spans beyond three thousand years, counts
 -- below zero where none can be, or near the end of their type. One such number would make a sum overflow, and with it the
 -- statement that reads it along with others. Code never comes near these bounds: a span is at most a hundred years, a time
--- before the year 9000.
+-- before the year 9000, and a counter stops at half of what is allowed here.
 ALTER TABLE {schema}.definitions ADD CONSTRAINT definitions_in_range CHECK (
     LEAST(registered_at, seen_at) >= -62135596800000 AND GREATEST(registered_at, seen_at) <= 253402300799999);
 ALTER TABLE {schema}.workers ADD CONSTRAINT workers_in_range CHECK (
@@ -28,19 +28,24 @@ ALTER TABLE {schema}.runs ADD CONSTRAINT runs_in_range CHECK (
         expires_at, held_due, ready_at) <= 253402300799999
     AND LEAST(timeout_ms, deadline_ms, linger_ms) >= 0 AND GREATEST(timeout_ms, deadline_ms, linger_ms) <=
         100000000000000
-    AND LEAST(claim, wakes, ends, awaits, attempt, first_attempt, max_attempts, losses, counted_attempt,
-        pending, met, ordinal) >= 0 AND GREATEST(claim, wakes, ends, awaits, attempt, first_attempt, max_attempts,
-        losses, counted_attempt, pending, met, ordinal) <= 2000000000
+    AND LEAST(claim, wakes, ends, awaits, attempt, first_attempt, max_attempts, losses, unrecorded_losses,
+        counted_attempt, pending, met, ordinal) >= 0 AND GREATEST(claim, wakes, ends, awaits, attempt, first_attempt,
+        max_attempts, losses, unrecorded_losses, counted_attempt, pending, met, ordinal) <= 2000000000
     AND place BETWEEN -62135596800000000 AND 253402300799999000);
+ALTER TABLE {schema}.claims ADD CONSTRAINT claims_in_range CHECK (claim BETWEEN 0 AND 2000000000);
+ALTER TABLE {schema}.past_workers ADD CONSTRAINT past_workers_in_range CHECK (
+    left_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.steps ADD CONSTRAINT steps_in_range CHECK (
     LEAST(started_at, completed_at) >= -62135596800000 AND GREATEST(started_at, completed_at) <= 253402300799999
-    AND LEAST(position, seq, claim, attempts) >= -2000000000 AND GREATEST(position, seq, claim, attempts) <= 2000000000);
+    AND LEAST(position, seq, claim, attempts, losses) >= -2000000000 AND GREATEST(position, seq, claim, attempts, losses)
+        <= 2000000000);
 ALTER TABLE {schema}.tries ADD CONSTRAINT tries_in_range CHECK (
     LEAST(started_at, completed_at, due_at) >= -62135596800000 AND GREATEST(started_at, completed_at, due_at) <=
         253402300799999
-    AND LEAST(attempt, number, claim) >= -2000000000 AND GREATEST(attempt, number, claim) <= 2000000000);
+    AND LEAST(position, attempt, number, claim) >= -2000000000 AND GREATEST(position, attempt, number, claim) <= 2000000000);
 ALTER TABLE {schema}.progress ADD CONSTRAINT progress_in_range CHECK (
-    LEAST(started_at, updated_at) >= -62135596800000 AND GREATEST(started_at, updated_at) <= 253402300799999);
+    LEAST(started_at, updated_at) >= -62135596800000 AND GREATEST(started_at, updated_at) <= 253402300799999
+    AND position BETWEEN -2000000000 AND 2000000000);
 ALTER TABLE {schema}.mailbox ADD CONSTRAINT mailbox_in_range CHECK (
     sent_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.run_values ADD CONSTRAINT run_values_in_range CHECK (
