@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from ...errors import ConfigurationError, InvalidState, sentence
-from ..answers import Check, SchemaState
+from ...model.bounds import MOST_COUNTED
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..sql import fill, load_statements, split_statements
 from .connections import HELD, qualify
@@ -19,12 +19,21 @@ from .transactions import transaction
 OPERATING = ("cancel", "resume", "reschedule")
 """Functions that are granted to the worker's role alone; the other functions do nothing that a role may not do."""
 
-_LAST = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
+_LAST = 237_623_846_400_000
+"""The beginning of the year 9500: a start is due before the year 9000, and may expire a hundred years later. What the
+tables refuse is far off, so that no sum with such a time comes near it."""
+_LONGEST = 10_000_000_000_000
+"""Three hundred years, of which a span may have one."""
 _TIMES = ("created_at", "started_at", "ready_at", "visible_at", "deadline_at", "expires_at")
 _SPANS = ("timeout_ms", "deadline_ms")
-_NOT_NEGATIVE = ("place", "pending", "ordinal", "max_attempts")
-_LARGEST_PLACE = _LAST * 1000
+_MOST_STEPS = 1_000_000
+"""More than a graph can have: one transaction starts them all."""
+_BOUNDED = {
+    "pending": _MOST_STEPS,
+    "ordinal": _MOST_STEPS,
+    "max_attempts": MOST_COUNTED,
+    "place": _LAST * 1000,
+}
 
 _CHECKED = {
     "runs": " AND ".join(
@@ -37,9 +46,9 @@ _CHECKED = {
             "(status IN ('queued', 'waiting') OR (status = 'running' AND graph IS NOT NULL AND dag_id IS NULL))",
             "format IN (1, 2)",
             *(f"COALESCE({time}, 0) BETWEEN 0 AND {_LAST}" for time in _TIMES),
-            *(f"COALESCE({span}, 0) BETWEEN 0 AND {_LAST}" for span in _SPANS),
-            *(f"COALESCE({number}, 0) >= 0" for number in _NOT_NEGATIVE),
-            f"COALESCE(place, 0) <= {_LARGEST_PLACE}",
+            *(f"COALESCE({span}, 0) BETWEEN 0 AND {_LONGEST}" for span in _SPANS),
+            *(f"COALESCE({number}, 0) BETWEEN 0 AND {most}" for number, most in _BOUNDED.items()),
+            "(graph IS NULL OR dag_id IS NOT NULL OR pending > 0)",
         )
     ),
     "run_tags": "{schema}.sql_is_tag(run_id, tag)",
