@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..errors import ConfigurationError
 from .backoff import Backoff
 from .bounds import more
 from .status import COMPLETED, FAILED
@@ -322,7 +323,10 @@ def backoff_text(backoff: Backoff) -> str:
 
 def read_backoff(text: str) -> Backoff:
     """A backoff as it was before it was written down."""
-    return msgspec.json.decode(text, type=Backoff)
+    try:
+        return msgspec.json.decode(text, type=Backoff)
+    except (msgspec.MsgspecError, RecursionError, ConfigurationError):  # a hand has changed it
+        return Backoff()
 
 
 def _over(step: RemoteStep, result: Result, now: int, outcome: StepOutcome) -> Judged:

@@ -48,6 +48,7 @@ from .answers import (
     Failures,
     Judgement,
     Key,
+    MailId,
     Promotion,
     Reaping,
     RunCount,
@@ -331,22 +332,44 @@ class Queries:
         """The processes of these workers are known to be gone: their leases are over."""
         await self._drive(put, "expire", [(worker,) for worker in workers])
 
-    async def deliver(self, limit: int) -> Delivery:
-        """Take mail that was only inserted to its runs: count it, wake who waits for it, carry out cancellations."""
-        return await self._sweep(signals.deliver, limit)
+    async def deliver(self, limit: int, only: Sequence[MailId] | None = None) -> Delivery:
+        """Take mail that was only inserted to its runs."""
+        return await self._sweep(signals.deliver, limit, only)
+
+    async def undelivered(self, limit: int) -> list[MailId]:
+        """The mail that the next batch would take."""
+        return await self._sweep(signals.undelivered, limit)
+
+    async def leave_undelivered(self, mail: MailId) -> None:
+        """A piece of mail stays where it is."""
+        await self._sweep(put, "delivered", [mail])
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
         """Make (run, claim) pairs ready again at once; no attempt, no loss."""
         await self._sweep(sweep.give_back_held, worker, held)
 
-    async def promote(self, limit: int) -> Promotion:
-        """Make due sleepers ready; end what expired."""
-        return await self._sweep(sweep.promote, limit)
+    async def promote(self, limit: int, only: Sequence[str] | None = None) -> Promotion:
+        """Make due sleepers ready; end what is late."""
+        return await self._sweep(sweep.promote, limit, only)
 
-    async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
-        """Declare workers dead whose lease is over, but only those of the ``silent`` (None: all of them); give back
-        what dead workers held, in a bounded batch."""
-        return await self._sweep(sweep.reap, worker, limit, max_losses, silent)
+    async def due_runs(self, limit: int) -> list[str]:
+        """The runs that the next batch of those would move."""
+        return await self._sweep(sweep.due_runs, limit)
+
+    async def reap(
+        self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None,
+        only: Sequence[str] | None = None,
+    ) -> Reaping:  # fmt: skip
+        """Bury dead workers, and give back what they held."""
+        return await self._sweep(sweep.reap, worker, limit, max_losses, silent, only)
+
+    async def lost_runs(self, limit: int) -> list[str]:
+        """The runs that the next batch of a reaping would give back."""
+        return await self._sweep(sweep.lost_runs, limit)
+
+    async def set_aside(self, run_id: str) -> None:
+        """Hold a run that a sweep cannot move."""
+        await self._sweep(sweep.set_aside, run_id)
 
     # -- remote steps ----------------------------------------------------------------------------------------
 

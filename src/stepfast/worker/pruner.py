@@ -7,6 +7,7 @@ from statistics import median_low
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from ..engine.host import Clock
+from ..errors import DatabaseRefused
 from ..model.retention import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
 from ..model.status import FAILED
 from ..settings import Settings
@@ -148,6 +149,8 @@ class Remover:
         self._pace = pace
         self._window = _WINDOW
         """How many runs the next question looks at."""
+        self.refused: dict[str, str] = {}
+        """Runs that the database does not let go, and what it says. Workers go on without them."""
 
     async def look(self, after: str) -> Looked:
         """A page of runs in the order of their ids."""
@@ -167,11 +170,18 @@ class Remover:
 
     async def remove(self, runs: Sequence[Ended]) -> int | None:
         """How many went: of these, and of those that were kept only for their sake. None: somebody else is at it."""
+        runs = [run for run in runs if run.id not in self.refused] if self.refused else runs
         if not runs:
             return 0
         count, weights = 0, await self._resting(self._store.weigh([run.id for run in runs]))
         for portion in portions(runs, weights, _PORTION):
-            gone = await self._remove(portion)
+            try:
+                gone = await self._remove(portion)
+            except DatabaseRefused as error:
+                if self._pace is None:
+                    raise
+                count += await self._remove_halves(portion, error)
+                continue
             if gone is None and not count:
                 return None
             if gone is None:
@@ -180,6 +190,14 @@ class Remover:
             if gone.runs:
                 count += await self._remove_kin(gone) or 0
         return count
+
+    async def _remove_halves(self, portion: Sequence[Ended], error: DatabaseRefused) -> int:
+        """The database refuses to let go of one of these: find it, so that the others do not hang on it."""
+        if len(portion) == 1:
+            self.refused[portion[0].id] = str(error)
+            return 0
+        middle = len(portion) // 2
+        return sum([await self.remove(half) or 0 for half in (portion[:middle], portion[middle:])])
 
     async def _remove(self, portion: Sequence[Ended]) -> Removal | None:
         if self._archive is not None:
@@ -228,6 +246,8 @@ class Pruner:
         self._keep = keep_of(context.settings)
         self._pace = RemovalPace(may_be_late=self._lag)
         self._remover = Remover(context.store, self._keep, context.clock, pace=self._pace)
+        self._told = set[str]()
+        """The runs that could not be removed, and that the log knows of."""
         self._mark = FIRST
         """Everything before it was old when it was last looked at, and is gone or stays for a reason."""
         self._again_at = 0.0
@@ -239,6 +259,7 @@ class Pruner:
         await self._clock.sleep(self._settings.sweep_interval * self._clock.random.uniform(0.5, 1.0))
         while True:
             removed = await self._context.ask(self.look, "janitor")
+            self._tell_refused()
             if removed:
                 self._context.logger.info("removed %d runs that ended long ago (settings retention)", removed)
             await self._clock.sleep(self.interval * self._clock.random.uniform(0.75, 1.25))
@@ -256,6 +277,12 @@ class Pruner:
     @property
     def _lag(self) -> float:
         return min(max(self.interval, self._kept / _PARTS), _LONGEST)
+
+    def _tell_refused(self) -> None:
+        for run_id in self._remover.refused.keys() - self._told:
+            told = "run %s cannot be removed, though its retention is over: the database refuses it (%s)"
+            self._kit.logger.error(told, run_id, self._remover.refused[run_id], extra={"run_id": run_id})
+            self._told.add(run_id)
 
     async def look(self) -> int:
         """Remove what may go; how many went."""

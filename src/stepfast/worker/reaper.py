@@ -11,9 +11,7 @@ from ..model.records import Beat
 from ..store.answers import Reaping
 from .claimer import Questions
 from .context import WorkerContext, gone
-
-if TYPE_CHECKING:
-    from .worker import WorkerRuntime
+from .halving import Duty, Halves
 
 
 class SilenceTracker:
@@ -59,6 +57,19 @@ class Reaper:
         self._vigil = SilenceTracker(context.settings.sweep_interval)
         self._next_look = 0.0
         self._next_reap = 0.0
+        self._silent: list[str] = []
+        """Whom the reaping under way may bury."""
+        self._burials: Halves[str, Reaping] = Halves(
+            kit,
+            stopped,
+            Duty(
+                self._reap_these,
+                self._lost_runs,
+                self._reap_these,
+                kit.store.set_aside,
+                lambda run_id: run_id,
+            ),
+        )
 
     async def look(self) -> bool:
         """Do what the sweep asks for, if it is time for it; whether any run was given back."""
@@ -83,13 +94,23 @@ class Reaper:
 
     async def _reap(self, silent: list[str]) -> bool:
         """Give back what dead workers held, in bounded batches; those of the silent whose leases are over are dead."""
-        losses, moved = self._context.settings.max_losses, False
+        self._silent, moved = silent, False
         while True:
-            done = await self._ask(lambda: self._context.store.reap(self._context.me.id, _BATCH, losses, silent))
-            self._announce(done)
-            moved |= done.moved > 0
-            if done.moved < _BATCH:
+            batch = await self._burials.done()
+            for done in batch:
+                self._announce(done)
+            count = sum(done.moved for done in batch)
+            moved |= count > 0
+            if count < _BATCH:
                 return moved
+
+    async def _lost_runs(self) -> list[str]:
+        """The workers are buried first: until then nothing of theirs is lost."""
+        self._announce(await self._reap_these([]))
+        return await self._kit.store.lost_runs(_BATCH)
+
+    async def _reap_these(self, run_ids: list[str] | None = None) -> Reaping:
+        return await self._kit.store.reap(self._kit.me.id, _BATCH, self._kit.settings.max_losses, self._silent, run_ids)
 
     def _announce(self, done: Reaping) -> None:
         if done.buried:

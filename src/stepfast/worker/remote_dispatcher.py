@@ -179,6 +179,8 @@ class RemoteDispatcher:
         """Seconds that the last look for results took, without what was done with them."""
         self._withdraw_at = 0.0
         self._tidy_at = 0.0
+        self._unjudged = set[str]()
+        """Steps whose results the database refuses."""
         self._tidied = ""
         """The last of the leftovers that were looked at; the next page is beyond it."""
         self._sweep_ms = int(context.settings.sweep_interval * 1000)
@@ -359,6 +361,7 @@ class RemoteDispatcher:
             keys = await self._ask(lambda: self._store.open_remote(carrier, after, _PAGE))  # noqa: B023
             results = await self._ask(lambda: transport.results([_step_id(key) for key in keys]))  # noqa: B023
             self._search_took += self._clock.now() - began
+            results = [result for result in results if result.step_id not in self._unjudged]
             if results:
                 await self._judge(results)
                 found += len(results)
@@ -370,7 +373,16 @@ class RemoteDispatcher:
         """Record what they mean; then, if they are not in the same database, remove them: whoever comes in between
         finds the steps over."""
         joined, transport, random = self._way.joined, self._transport.transport, self._clock.random
-        done = await self._ask(lambda: self._store.judge_remote(results, joined, self._sweep_ms, random))
+        try:
+            done = await self._context.ask(
+                lambda: self._store.judge_remote(results, joined, self._sweep_ms, random),
+                "remote steps",
+                lambda: self.stopped,
+                refusable=True,
+            )
+        except DatabaseRefused as error:
+            await self._judge_halves(results, error)
+            return
         if done.outcomes:
             self._runtime.outcomes_left()
         if not joined:
@@ -378,6 +390,18 @@ class RemoteDispatcher:
             await self._ask(lambda: self._store.clear_remote([result.step_id for result in results]))
         if done.leftover:
             await self._ask(lambda: transport.cancel(done.leftover))
+
+    async def _judge_halves(self, results: Sequence[Result], error: DatabaseRefused) -> None:
+        """The database refuses what one of these means: find it, so that the others do not hang on it. Its step comes
+        to the end of its timeout."""
+        if len(results) == 1:
+            step_id = results[0].step_id
+            self._unjudged.add(step_id)
+            self._kit.logger.error("remote step %s: the database refuses its result (%s)", step_id, error)
+            return
+        middle = len(results) // 2
+        await self._judge(results[:middle])
+        await self._judge(results[middle:])
 
     # -- what is over ------------------------------------------------------------------------------------------
 

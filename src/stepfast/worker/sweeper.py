@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 from ..engine.observers import tell_each
 from ..model.events import RunsSwept
 from ..model.records import Tick
+from ..store.store import Delivery, MailId, Promotion
 from .claimer import Claimer
 from .context import WorkerContext
-from .reaper import Reaper, tell_swept
-
-if TYPE_CHECKING:
-    from .worker import WorkerRuntime
-
+from .halving import Duty, Halves
+from .reaper import Reaper, ReapPort, tell_swept
 
 T = TypeVar("T")
 
@@ -42,6 +40,29 @@ class Sweeper:
         self._runtime = runtime
         self._bell = asyncio.Event()
         self.reaper = Reaper(context, runtime, lambda: self.stopped)
+        store = self._store
+        self._promotions: Halves[str, Promotion] = Halves(
+            context,
+            lambda: self.stopped,
+            Duty(
+                lambda: store.promote(_BATCH),
+                lambda: store.due_runs(_BATCH),
+                lambda ids: store.promote(_BATCH, ids),
+                store.set_aside,
+                lambda run_id: run_id,
+            ),
+        )
+        self._deliveries: Halves[MailId, Delivery] = Halves(
+            context,
+            lambda: self.stopped,
+            Duty(
+                lambda: store.deliver(_BATCH),
+                lambda: store.undelivered(_BATCH),
+                lambda mail: store.deliver(_BATCH, mail),
+                store.leave_undelivered,
+                lambda mail: mail[0],
+            ),
+        )
         self._ask_lanes_at = 0.0
         self._lanes_wanted = False
         self._slow_before = False
@@ -108,36 +129,45 @@ class Sweeper:
         """Move what is due; how many there were."""
         moved = 0
         while True:
-            done = await self._ask(lambda: self._store.promote(_BATCH))
-            if done.lanes:
-                self._runtime.ready(done.lanes)
-            if done.ended:
-                told = "expired, or past the deadline"
-                tell_each(self._logger, told, [{"run_id": run_id} for run_id in done.ended])
-                self._runtime.ended()
-                tell_swept(self._context, RunsSwept(expired=len(done.ended)))
-            if done.asked:
-                self._runtime.steps_asked()
-            moved += done.moved
-            if done.moved < _BATCH:
+            batch = await self._promotions.done()
+            for done in batch:
+                self._announce_promoted(done)
+                moved += done.moved
+            if sum(done.moved for done in batch) < _BATCH:
                 return moved
+
+    def _announce_promoted(self, done: Promotion) -> None:
+        if done.lanes:
+            self._port.ready(done.lanes)
+        if done.ended:
+            told = "expired, or past the deadline"
+            tell_each(self._logger, told, [{"run_id": run_id} for run_id in done.ended])
+            self._port.ended()
+            tell_swept(self._kit, RunsSwept(expired=len(done.ended)))
+        if done.asked:
+            self._port.steps_asked()
 
     async def _deliver(self) -> int:
         """Take mail to its runs; how much there was."""
         moved = 0
         while True:
-            done = await self._ask(lambda: self._store.deliver(_BATCH))
-            if done.lanes:
-                self._runtime.ready(done.lanes)
-            if done.running:
-                self._runtime.mail_came()
-            if done.asked:
-                self._runtime.steps_asked()
-            if done.ended:
-                self._runtime.ended()
-            moved += done.moved
-            if done.moved < _BATCH and not done.ended:  # who was cancelled may have children
+            batch = await self._deliveries.done()
+            for done in batch:
+                self._announce_delivered(done)
+                moved += done.moved
+            ended = any(done.ended for done in batch)  # who was cancelled may have children
+            if sum(done.moved for done in batch) < _BATCH and not ended:
                 return moved
+
+    def _announce_delivered(self, done: Delivery) -> None:
+        if done.lanes:
+            self._port.ready(done.lanes)
+        if done.running:
+            self._port.mail_came()
+        if done.asked:
+            self._port.steps_asked()
+        if done.ended:
+            self._port.ended()
 
     async def _pause(self, tick: Tick) -> None:
         """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper or

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..engine.host import current_execution
 from ..engine.observers import tell_each
-from ..errors import StepfastError, WorkerBroken, sentence
+from ..errors import DatabaseRefused, StepfastError, WorkerBroken, sentence
 from ..model.health import Vitals
 from ..model.records import BeatAnswer, Claimed, FlushAnswer, HasRecordCount, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
@@ -329,9 +329,14 @@ class WorkerRuntime:
         return self.executor.slots.find(run_id, claim) is not None or self.journal.has(run_id, claim)
 
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
+        given = list(held)
         try:
-            await self._context.store.give_back(self._me.id, list(held))
+            await self._context.store.give_back(self._me.id, given)
             self.sweeper.ask_for_lanes()
+        except DatabaseRefused:
+            middle = len(given) // 2  # one that cannot be given back keeps none of the others
+            for half in (given[:middle], given[middle:]) if middle else ():
+                await self._give_back(half)
         except StepfastError:
             pass  # the next two beats find them again
 

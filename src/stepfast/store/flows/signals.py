@@ -19,14 +19,10 @@ from ...model.status import (
 )
 from ...model.transitions.operator import NewTime, from_mail, way_to_cancel
 from ...model.transitions.signals import wake, wanted_mail, way_to_signal
-from ..answers import Delivery, mailbox_full
+from ..store import Delivery, MailId, mailbox_full
 from .base import COMMIT, Flow, Rows, ask, change, found, lock_free, lock_run, put
 from .flush import Settlement
 from .operating import StateChange, cancel_dags, cancel_runs, reschedule_runs, resume_runs
-
-MailId = tuple[str, str]
-"""A run, and the id of a piece of mail in its mailbox."""
-
 
 # -- sending -----------------------------------------------------------------------------------------------
 
@@ -106,9 +102,13 @@ class _Box(NamedTuple):
         return [(self.run.id, mail_id) for mail_id, kind in self.mail if kind == MAIL_RESCHEDULE]
 
 
-def deliver(limit: int) -> Flow[Delivery]:
-    """The oldest mail that was only inserted, and whose runs nobody holds just now."""
-    mail: list[MailId] = [(row[0], row[1]) for row in (yield from ask("undelivered", limit))]
+def deliver(limit: int, only: Sequence[MailId] | None = None) -> Flow[Delivery]:
+    """The oldest mail that was only inserted, or ``only`` this, and whose runs nobody holds just now."""
+    if only is None:
+        mail = yield from undelivered(limit)
+    else:
+        free = (yield from lock_free({run_id for run_id, _ in only})).runs
+        mail = [each for each in only if each[0] in free]
     if not mail:
         return Delivery(set(), False, False, len((yield from ask("remove_orphans", limit))))
     boxes, now = yield from _open(mail)
@@ -128,6 +128,11 @@ def deliver(limit: int) -> Flow[Delivery]:
         done.moved + more.moved,
         done.asked or more.asked,
     )
+
+
+def undelivered(limit: int) -> Flow[list[MailId]]:
+    """Which mail a batch of it is; its runs are locked."""
+    return [(row[0], row[1]) for row in (yield from ask("undelivered", limit))]
 
 
 def _open(mail: Sequence[MailId]) -> Flow[tuple[list[_Box], int]]:

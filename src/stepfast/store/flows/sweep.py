@@ -24,10 +24,10 @@ CAUSES = Causes(DEADLINE_ERROR, EXPIRED_ERROR)
 # -- what is due -------------------------------------------------------------------------------------------
 
 
-def promote(limit: int) -> Flow[Promotion]:
-    """Make due sleepers ready; end what is late. Dag runs and their steps each in a transaction of its own: where a dag
-    run begins to fail, its steps are waited for."""
-    runs, now = yield from read("lock_due", limit)
+def promote(limit: int, only: Sequence[str] | None = None) -> Flow[Promotion]:
+    """Make due sleepers ready, of all or ``only`` of these; end what is late. Dag runs and their steps each in a
+    transaction of its own: where a dag run begins to fail, its steps are waited for."""
+    runs, now = yield from (read("lock_due", limit) if only is None else lock_free(only))
     late = [run for run in runs.values() if due(run, now) in ("deadline", "expired")]
     ready = [run for run in runs.values() if due(run, now) == "ready"]
     moved = [awake(run, now, number) for number, run in enumerate(ready, 1)]
@@ -42,6 +42,11 @@ def promote(limit: int) -> Flow[Promotion]:
         yield COMMIT
         done = _both(done, (yield from _fail_late(dags)))
     return done
+
+
+def due_runs(limit: int) -> Flow[list[str]]:
+    """Which runs a batch of these is."""
+    return [*(yield from read("lock_due", limit)).runs]
 
 
 def _end(late: Sequence[RunState], now: int) -> Flow[list[RunState]]:
@@ -92,11 +97,13 @@ def _lose_steps(steps: Iterable[RunState], dags: dict[str, RunState], now: int) 
 # -- whose worker is dead ----------------------------------------------------------------------------------
 
 
-def reap(worker: str, limit: int, max_losses: int, silent: Sequence[str] | None) -> Flow[Reaping]:
-    """Bury dead workers, give back what they held, forget those with nothing left."""
+def reap(
+    worker: str, limit: int, max_losses: int, silent: Sequence[str] | None, only: Sequence[str] | None = None
+) -> Flow[Reaping]:
+    """Bury dead workers, give back what they held, or ``only`` these runs, forget those with nothing left."""
     buried = [row[0] for row in (yield from ask("bury", worker, None if silent is None else list(silent)))]
     yield COMMIT
-    ids = [row[0] for row in (yield from ask("lock_lost", limit))]
+    ids = (yield from lost_runs(limit)) if only is None else [*(yield from lock_free(only)).runs]
     lost, _ = yield from _lose(ids, max_losses)
     fatal = [run for run in lost if run.ended and run.dag_id is not None]
     moved = [run for run in lost if run not in fatal]
@@ -112,6 +119,17 @@ def reap(worker: str, limit: int, max_losses: int, silent: Sequence[str] | None)
         yield from ask("forget_dead")
         yield from _forget_past_workers()
     return Reaping(buried, lanes, _ended(moved), len(moved), asked)
+
+
+def lost_runs(limit: int) -> Flow[list[str]]:
+    """Which runs a batch of these is; they are locked."""
+    return [row[0] for row in (yield from ask("lock_lost", limit))]
+
+
+def set_aside(run_id: str) -> Flow[None]:
+    """Hold a run of which nothing can be decided. As little of its row is written as can be."""
+    _, now = yield from lock_free([run_id])
+    yield from put("set_aside", [(run_id, now)])
 
 
 def _lose(ids: Sequence[str], max_losses: int) -> Flow[tuple[list[RunState], int]]:

@@ -33,6 +33,16 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bool
           unrecorded_losses)
 WHERE r.id = c.id;
 
+-- name: set_aside
+-- Runs of which a sweep could decide nothing, because the database refuses what they would become: paused, and in nobody's
+-- hands, so that no sweep finds them. A resume makes them due when they were. What has ended stays ended.
+UPDATE {schema}.runs AS r
+SET status = CASE WHEN r.status IN ({ended}) THEN r.status ELSE 'paused' END,
+    paused_at = CASE WHEN r.status IN ({ended}) THEN r.paused_at ELSE u.now END,
+    held_due = COALESCE(r.visible_at, r.held_due), visible_at = NULL, place = NULL, worker = NULL, token = NULL, asked = NULL
+FROM unnest($1::uuid[], $2::bigint[]) AS u(id, now)
+WHERE r.id = u.id;
+
 -- name: prioritize
 -- The priorities of runs that are locked in this transaction.
 UPDATE {schema}.runs AS r SET priority = u.priority FROM unnest($1::uuid[], $2::integer[]) AS u(id, priority)
