@@ -17,7 +17,7 @@ from ..engine.timers import SLEEP
 from ..info import Activity, ErrorInfo, RunInfo, StepInfo
 from ..model import status
 from ..model.graph import APPROVAL, Graph
-from ..model.moments import moment
+from ..model.moments import later, moment
 from ..model.status import DAG_STEP
 from ..monitoring.text import count, lasting, shortened
 
@@ -202,7 +202,7 @@ def _tried(call: Activity, what: str) -> Stretch:
     told = ": ".join(
         [f"{what} {call.attempt} failed after {lasting(call.duration.total_seconds())}", *_error(call.error)]
     )
-    return _stretch(call.started_at, call.started_at + call.duration, status.FAILED, True, told)
+    return _stretch(call.started_at, later(call.started_at, call.duration), status.FAILED, True, told)
 
 
 def _stretch(start: datetime, end: datetime, state: str, work: bool, told: str) -> Stretch:

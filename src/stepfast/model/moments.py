@@ -28,3 +28,8 @@ def moment_or_none(milliseconds: float | None) -> datetime | None:
 def span(milliseconds: float) -> timedelta:
     """The length of time; none is longer than the calendar."""
     return timedelta(milliseconds=min(max(milliseconds, -_LONGEST), _LONGEST))
+
+
+def later(when: datetime, by: timedelta) -> datetime:
+    """The point in time so much later; beyond the end of the calendar, the end."""
+    return moment((when - EPOCH + by) / timedelta(milliseconds=1))
