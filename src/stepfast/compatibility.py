@@ -27,7 +27,7 @@ from .engine.options import Seconds
 from .engine.workflow import Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
 from .model import status
-from .model.graph import Graph
+from .model.graph import Graph, read_graph
 from .model.payload import Payloads
 from .model.records import Claimed, StepRecord
 from .model.rows import DagStepRow, RunRow
@@ -165,10 +165,10 @@ class Checker:
     async def _dag(self, row: RunRow, dag: Dag) -> Verdict:
         """A dag run keeps the graph it was started with: the code must have each of its steps that is not settled."""
         dag_steps = await self._store.dag_steps(row.id)
-        text = await self._store.graph(dag.name, row.graph or "", row.id)
-        if text is None:
-            return UNKNOWN, "the graph it was started with is not stored"
-        return fits_dag(row, dag, Graph.from_text(text), dag_steps)
+        graph, why = read_graph(await self._store.graph(dag.name, row.graph or "", row.id))
+        return (
+            (UNKNOWN, f"the graph it was started with {why}") if graph is None else fits_dag(row, dag, graph, dag_steps)
+        )
 
     async def _history(self, run_id: str) -> list[StepRecord]:
         records: list[StepRecord] = []

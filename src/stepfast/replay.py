@@ -20,7 +20,7 @@ from .engine.workflow import Workflow
 from .errors import AttemptTimeout, ConfigurationError, HistoryEnded, RunNotFound, sentence
 from .model import status
 from .model.backoff import seconds
-from .model.graph import APPROVAL, DagStepState, Graph, is_failure
+from .model.graph import APPROVAL, Graph, DagStepState, is_failure, read_graph
 from .model.payload import Payloads
 from .model.records import Claimed, StepRecord
 from .model.rows import DagStepRow, RunRow
@@ -102,7 +102,7 @@ class DagReplayer(Replayer):
 
     async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict:
         self._longest, dag = longest, cast(Dag, workflow)
-        row, then = self._export.run, Graph.from_text(self._export.graph or "[]")
+        row, then = self._export.run, read_graph(self._export.graph).graph or Graph([])
         completed = row.status == status.COMPLETED
         if (
             row.status not in status.TERMINAL
@@ -291,8 +291,8 @@ def _unlike(export: Exported, workflow: Workflow[Any, Any]) -> Verdict | None:
     if was_dag != (workflow.kind == DAG):
         was = DAG if was_dag else "workflow or a task"
         return DIVERGES, f"{name!r} was a {was}, and is a {workflow.kind} in this code"
-    if was_dag and export.graph is None:
-        return UNKNOWN, "the graph it was started with was not stored any more"
+    if was_dag and (why := read_graph(export.graph).why) is not None:
+        return UNKNOWN, f"the graph it was started with {why}"
     return None
 
 

@@ -42,7 +42,7 @@ from .info import (
 from .model import status
 from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.events import SignalSent
-from .model.graph import Graph
+from .model.graph import Graph, StoredGraph, read_graph
 from .model.ids import new_id
 from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
@@ -166,7 +166,8 @@ class Run(Generic[O]):
         record: the steps of a dag, and what is under way."""
         store = (await self._connect()).store
         records.sort(key=lambda record: record.seq)
-        graph = await self._graph(row) if first else None
+        is_dag = first and row.graph is not None and row.dag_id is None
+        graph = (await self._graph(row) or Graph([])) if is_dag else None  # without it no row is known for a step
         dag_steps = [] if graph is None else await store.dag_steps(self.id)
         begun = [dag_step.id for dag_step in dag_steps if dag_step.started_at is not None]
         executed = {run_id: Executors(rows) for run_id, rows in (await store.executors([self.id, *begun])).items()}
@@ -208,11 +209,14 @@ class Run(Generic[O]):
         ]
 
     async def _graph(self, row: RunRow) -> Graph | None:
-        """For a dag run: the graph it was started with. Its steps go by that graph too, but have none inside."""
+        """For a dag run: the graph it was started with, if it is there. Its steps go by that graph too, but have none
+        inside."""
+        return (await self._stored_graph(row)).graph
+
+    async def _stored_graph(self, row: RunRow) -> StoredGraph:
         if row.graph is None or row.dag_id is not None:
-            return None
-        text = await (await self._connect()).store.graph(row.workflow, row.graph, row.id)
-        return None if text is None else Graph.from_text(text)
+            return StoredGraph(None)
+        return read_graph(await (await self._connect()).store.graph(row.workflow, row.graph, row.id))
 
     async def activity(self) -> list[Activity]:
         """The append-only log of every call, failed tries included, in start order."""
@@ -445,7 +449,10 @@ class Run(Generic[O]):
             max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags),
             concurrency_key=row.concurrency_key, format=row.format,
         )  # fmt: skip
-        plan = Plan(shape, lambda text: text, self._output_type, await self._graph(row))
+        graph, why = await self._stored_graph(row)
+        if why is not None:
+            raise InvalidState(f"the graph of run {self.id} {why}, so that it cannot be started anew")
+        plan = Plan(shape, lambda text: text, self._output_type, graph)
         connected = await self._connect()
         runs = plan.runs(connected.new_id(), row.input or "null")
         runs[0].origin = self.id

@@ -24,7 +24,7 @@ from .errors import (
     UnknownWorkflow,
 )
 from .model.backoff import check_priority, seconds, to_milliseconds
-from .model.graph import Graph
+from .model.graph import Graph, read_graph
 from .model.ids import child_id
 from .model.names import check_name, check_queue
 from .model.payload import Payloads
@@ -160,7 +160,12 @@ class Planner:
                     raise InvalidInput(f"the input of {name!r} does not fit: {problem}")
             return text
 
-        return Plan(shape, encode, Any, None if definition.graph is None else Graph.from_text(definition.graph))
+        if definition.graph is None:
+            return Plan(shape, encode, Any, None)
+        graph, why = read_graph(definition.graph)
+        if graph is None:
+            raise ConfigurationError(f"the graph of dag {definition.name!r} {why}; a worker with its code stores it")
+        return Plan(shape, encode, Any, graph)
 
     def _shape(self, declared: Declared, given: ChildKeywords) -> RunShape:
         """What the rows of a start have in common: what was given, and else what is declared."""

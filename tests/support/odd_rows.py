@@ -125,6 +125,13 @@ class Tables:
             return await self._store._writer.do(lambda database: database.execute(sql, values).fetchall())  # type: ignore[no-any-return]
         return await self._connection.fetch(sql, *values)  # type: ignore[no-any-return]
 
+    async def execute(self, sql: str, *values: Any) -> None:
+        """A statement with {} in place of each value."""
+        if self._connection is None:
+            await self.fetch(sql.format(*["?"] * len(values)), *values)
+        else:
+            await self._connection.execute(sql.format(*[f"${n}" for n in range(1, len(values) + 1)]), *values)
+
     async def rows(self, table: str) -> list[Row]:
         names = [column.name for column in self.columns[table]]
         listed = ", ".join(f'"{name}"' for name in names)

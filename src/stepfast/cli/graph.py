@@ -15,10 +15,10 @@ from ..diagrams.graph_text import Drawn, draw, levels
 from ..engine.dag import Dag
 from ..engine.history import UNDO
 from ..errors import ConfigurationError
-from ..info import RunInfo, StepInfo
+from ..info import UNKNOWN, RunInfo, StepInfo
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
-from ..monitoring.explain import dag_steps, graph_of, steps_of
+from ..monitoring.explain import dag_steps, graph_of, steps_of, stored_graph_of
 from ..monitoring.text import count, find_run, lasting, listed, outcome_of, retries_of, waited_for
 from .app_loader import load_app
 from .command import Session, option
@@ -65,7 +65,9 @@ async def write_graph_of(session: Session, run: str, file: str) -> None:
     """Draw the graph that a dag run goes by, coloured by how its steps stand."""
     async with session.looking() as app:
         info = await (await find_run(app, run)).info()
-        graph, steps = await graph_of(app, info), await steps_of(app, info)
+        (graph, why), steps = await stored_graph_of(app, info), await steps_of(app, info)
+    if graph is None and any(step.kind == UNKNOWN for step in steps):
+        raise ConfigurationError(f"the graph of run {info.id} {why}")
     if graph is None:
         raise ConfigurationError(
             f"run {info.id} of {info.workflow!r} has no graph, for that is no dag; "

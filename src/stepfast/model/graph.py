@@ -83,6 +83,27 @@ def is_failure(outcome: str) -> bool:
     return outcome not in ("completed", "skipped") and not outcome.startswith("caught:")
 
 
+class StoredGraph(NamedTuple):
+    """What a row holds in place of a graph."""
+
+    graph: Graph | None
+    why: str | None = None
+    """Why there is none, as the end of a sentence that begins with the graph."""
+
+
+def read_graph(text: str | None) -> StoredGraph:
+    """The graph that was stored as this text. A row may have none any more, and a hand may have damaged it: then it is
+    no graph, for whoever goes by it and for those who only look."""
+    if text is None:
+        return StoredGraph(None, "is not stored any more")
+    try:
+        graph = Graph.from_text(text)
+        problems = graph.problems()
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        return StoredGraph(None, f"is damaged: {error}")
+    return StoredGraph(None, f"is damaged: {problems[0]}") if problems else StoredGraph(graph)
+
+
 class Graph:
     """The steps of a dag, checked. Equal graphs have the same version, wherever they were declared."""
 

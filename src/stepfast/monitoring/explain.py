@@ -12,10 +12,10 @@ from ..carrying import started_remote_steps
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.history import UNDO
 from ..errors import RunNotFound
-from ..info import Activity, ErrorInfo, RunInfo, StepInfo, with_claims
+from ..info import UNKNOWN, Activity, ErrorInfo, RunInfo, StepInfo, with_claims
 from ..model import status
 from ..model.cron import clock
-from ..model.graph import Graph
+from ..model.graph import Graph, StoredGraph, read_graph
 from ..model.health import nobody_serves
 from ..model.queue_config import Gate, Rate
 from ..model.rate_limiter import NOTHING, Count, Usage
@@ -466,6 +466,10 @@ async def explain(
     be told of them."""
     workers = await (await app.store()).workers()
     of_dag = dag_steps(steps)
+    if not of_dag and any(step.kind == UNKNOWN for step in steps):
+        graph, damage = await stored_graph_of(app, run)
+        if graph is None:
+            return f"its graph {damage}, so that nothing of it can go on: cancel the run, or mend the row"
     if not of_dag or not is_among_steps(run):
         return why(run, workers, steps, calls, children, await _held_by(app, run))
     able = [s.child for s in of_dag if s.child and s.status not in status.TERMINAL and not _blocked(s)]
@@ -483,8 +487,12 @@ async def steps_of(app: Stepfast, run: RunInfo) -> list[StepInfo]:
 
 async def graph_of(app: Stepfast, run: RunInfo) -> Graph | None:
     """The graph that a dag run was started with, whatever the code says by now."""
-    text = await (await app.store()).graph(run.workflow, run.version, run.id)
-    return None if text is None else Graph.from_text(text)
+    return (await stored_graph_of(app, run)).graph
+
+
+async def stored_graph_of(app: Stepfast, run: RunInfo) -> StoredGraph:
+    """The same, or why there is none."""
+    return read_graph(await (await app.store()).graph(run.workflow, run.version, run.id))
 
 
 async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:

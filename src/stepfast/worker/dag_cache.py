@@ -7,12 +7,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Collection
 from typing import Any
 
-import msgspec
-
 from ..engine.dag import DagView
 from ..engine.execution import Execution
 from ..model import status
-from ..model.graph import Graph
+from ..model.graph import Graph, read_graph
 from ..model.records import Claimed
 from ..model.rows import DagOutputs
 from .context import WorkerContext
@@ -96,11 +94,10 @@ class DagCache:
 
     async def _fetch(self, name: str, version: str, dag_id: str) -> Graph | None:
         text = await self._context.ask(lambda: self._context.store.graph(name, version, dag_id), "graph")
-        try:
-            return None if text is None else Graph.from_text(text)
-        except msgspec.MsgspecError as error:  # written by a hand
-            self._context.logger.error("graph %s of dag %s, as it is stored, is none: %s", version, name, error)
-            return None
+        graph, why = read_graph(text)
+        if graph is None and text is not None:
+            self._context.logger.error("graph %s of dag %s %s", version, name, why)
+        return graph
 
     # -- outputs -----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...errors import InvalidState
 from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, Granted
-from ...model.graph import APPROVAL, DagStepState, Graph
+from ...model.graph import APPROVAL, Graph, DagStepState, read_graph
 from ...model.records import Answer, Lane
 from ...model.run_state import RunState
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
@@ -39,11 +39,13 @@ def retry_dag(dag: RunState, now: int) -> Flow[set[Lane] | None]:
     """Let a failed or cancelled dag run, locked in this transaction, go on from what its steps have completed; where
     something is ready now. None: a step of it was undone."""
     [(text,)] = yield from ask("graph", dag.workflow, dag.graph, dag.id)
-    if text is None:
-        raise InvalidState(f"the graph of dag run {dag.id} (version {dag.graph}) is not stored any more")
-    graph = Graph.from_text(text)
+    graph, why = read_graph(text)
+    if graph is None:
+        raise InvalidState(f"the graph of dag run {dag.id} (version {dag.graph}) {why}")
     found = yield from read("lock_steps", dag.id)
     steps = {step.dag_step: step for step in found.runs.values() if step.dag_step is not None}
+    if gone := [name for name in graph.dag_steps if name not in steps]:
+        raise InvalidState(f"dag run {dag.id} has no step {gone[0]!r}, which its graph names")
     again = graph.reopened({name: _stood(step) for name, step in steps.items()})
     if again is None:
         return None
