@@ -18,13 +18,8 @@ from stepfast.store.sqlite.store import SqliteStore
 
 Row = dict[str, Any]
 
-OF_RUNS = {
-    "runs": "id", "steps": "run_id", "tries": "run_id", "progress": "run_id", "mailbox": "run_id",
-    "run_values": "run_id", "run_tags": "run_id", "remote_steps": "run_id",
-}  # fmt: skip
-"""Tables with rows of runs, and the column that says of which."""
-APART = ("definitions", "workers", "queues", "queue_starts", "schedules", "audit")
-"""Tables of other things. A damaged ``meta`` is refused at once: it says which version the tables have."""
+META = "meta"
+"""A damaged one is refused at once: it says which version the tables have."""
 
 HUGE = "x" * 300_000
 TEXTS: tuple[str | None, ...] = (
@@ -32,8 +27,8 @@ TEXTS: tuple[str | None, ...] = (
     "\x01<b>é\u2028", HUGE,
 )  # fmt: skip
 """In place of a text, most of which are JSON, words or names."""
-LARGE: tuple[int | None, ...] = (None, 2**63 - 1, -(2**63), 253402300800000, -1, 0, 1)
-SMALL: tuple[int | None, ...] = (None, 2**31 - 1, -(2**31), -1, 0)
+LARGE: tuple[int | None, ...] = (2**63 - 1, 253402300799999, None, -(2**63), 253402300800000, -1, 0, 1)
+SMALL: tuple[int | None, ...] = (2_000_000_000, 2**31 - 1, None, -(2**31), -1, 0)
 TINY: tuple[int | None, ...] = (None, 2**15 - 1, -1, 0)
 NOT_CHANGED = {"id", "run_id"}
 """These say which run a row is of: each odd run has its own."""
@@ -92,15 +87,37 @@ class Tables:
         self._store = store
         self._connection = connection
         self.columns: dict[str, list[Column]] = {}
+        self.of_runs: dict[str, str] = {}
+        """Tables with rows of runs, and the column that says of which."""
+        self.apart: list[str] = []
+        """Tables of other things."""
 
     @classmethod
     async def of(cls, app: Stepfast) -> Tables:
         store = await app.store()
         connection = None if isinstance(store, SqliteStore) else await asyncpg.connect(app.url.text)
         tables = cls(app, store, connection)
-        for table in (*OF_RUNS, *APART):
-            tables.columns[table] = [column async for column in tables._columns_of(table)]
+        for table in await tables._names():
+            columns = tables.columns[table] = [column async for column in tables._columns_of(table)]
+            if table == "runs" or any(column.name == "run_id" for column in columns):
+                tables.of_runs[table] = "id" if table == "runs" else "run_id"
+            elif table != META:
+                tables.apart.append(table)
         return tables
+
+    async def _names(self) -> list[str]:
+        """All tables that there are; that of the runs first."""
+        if self._connection is None:
+            begin = f"{self._app.namespace}_"
+            rows = await self.fetch(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?", len(begin), begin
+            )
+            names = [name.removeprefix(begin) for (name,) in rows]
+        else:
+            sql = "SELECT table_name::text FROM information_schema.tables "
+            sql += "WHERE table_schema = $1 AND table_type = 'BASE TABLE'"
+            names = [name for (name,) in await self._connection.fetch(sql, self._app.namespace)]
+        return sorted(names, key=lambda name: (name != "runs", name))
 
     async def _columns_of(self, table: str) -> Any:
         if self._connection is None:
@@ -210,9 +227,9 @@ class Family:
 
 async def families(tables: Tables) -> list[Family]:
     """All runs that are there, as they stand."""
-    found = {table: await tables.rows(table) for table in OF_RUNS}
+    found = {table: await tables.rows(table) for table in tables.of_runs}
     return [
-        Family(_like(top), [str(row["id"]) for row in members], list(_rows_of(found, members)))
+        Family(_like(top), [str(row["id"]) for row in members], list(_rows_of(tables, found, members)))
         for top in found["runs"]
         if top["dag_id"] is None
         for members in [[top, *(row for row in found["runs"] if row["dag_id"] == top["id"])]]
@@ -223,9 +240,9 @@ def _like(run: Row) -> str:
     return f"{run['workflow']}, {run['status']}"
 
 
-def _rows_of(found: Mapping[str, list[Row]], members: list[Row]) -> Iterator[tuple[str, Row]]:
+def _rows_of(tables: Tables, found: Mapping[str, list[Row]], members: list[Row]) -> Iterator[tuple[str, Row]]:
     ids = {row["id"] for row in members}
-    for table, by in OF_RUNS.items():
+    for table, by in tables.of_runs.items():
         yield from ((table, row) for row in found[table] if row[by] in ids)
 
 
@@ -240,18 +257,25 @@ class Odd(NamedTuple):
     rows: list[tuple[str, Row]]
 
 
-def odd_runs(tables: Tables, found: list[Family], every: int) -> Iterator[Odd]:
+def odd_runs(tables: Tables, found: list[Family], *, whole: bool) -> Iterator[Odd]:
     """Copies of runs with one value that does not belong where it is: of each column each value, in a run of each kind;
-    or with a larger step only the first, the next of another kind, and so on."""
+    or, if not the ``whole`` is wanted, of each column one value, in a run of another kind each time."""
     turn = itertools.count()
-    for table in OF_RUNS:
+    for table in tables.of_runs:
+        places = list(_places(found, table))
         for column in tables.columns[table]:
             if column.name in NOT_CHANGED:
                 continue
-            for value in column.oddities():
-                for family, number in _places(found, table):
-                    if next(turn) % every == 0 and family.rows[number][1][column.name] != value:
-                        yield _odd_run(tables, family, number, column, value)
+            odd = [
+                (family, number, value)
+                for value in column.oddities()
+                for family, number in places
+                if family.rows[number][1][column.name] != value
+            ]
+            if odd and not whole:
+                odd = [odd[next(turn) * 7 % len(odd)]]
+            for family, number, value in odd:
+                yield _odd_run(tables, family, number, column, value)
 
 
 def _places(found: list[Family], table: str) -> Iterator[tuple[Family, int]]:
@@ -269,19 +293,20 @@ def _odd_run(tables: Tables, family: Family, number: int, column: Column, value:
     ids, copied = family.copy(tables)
     row = copied[number][1]
     row[column.name] = value
-    of = str(row[OF_RUNS[column.table]])
+    of = str(row[tables.of_runs[column.table]])
     return Odd(Oddity(column.table, column.name, value, family.like), ids[0], of if of != ids[0] else None, copied)
 
 
-def odd_others(tables: Tables, table: str, row: Row, every: int) -> Iterator[Odd]:
+def odd_others(tables: Tables, table: str, row: Row, *, whole: bool) -> Iterator[Odd]:
     """The same for a row of another table, under another name."""
     numbers, turn = itertools.count(1), itertools.count()
     for column in tables.columns[table]:
-        for value in column.oddities():
-            if value == row[column.name] or next(turn) % every:
-                continue
+        values = [value for value in column.oddities() if value != row[column.name]]
+        if values and not whole:
+            values = [values[next(turn) % len(values)]]
+        for value in values:
             copied = dict(row)
-            if table in ("workers", "audit"):
+            if table in ("workers", "past_workers", "audit"):
                 copied["id"] = tables.id(new_id())
             elif table in ("queues", "schedules", "definitions"):
                 copied["name"] = f"odd {next(numbers)}"
