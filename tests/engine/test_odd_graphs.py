@@ -1,5 +1,5 @@
 """A stored graph that a hand has damaged: its run is shown with the reason, and keeps no other from being shown,
-checked or executed (rule 56)."""
+checked or executed (rule 59)."""
 
 from __future__ import annotations
 

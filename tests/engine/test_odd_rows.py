@@ -1,4 +1,4 @@
-"""One odd row ends no duty and hides no other row (rule 56): what a role may write, and what a hand may damage."""
+"""One odd row ends no duty and hides no other row (rule 59): what a role may write, and what a hand may damage."""
 
 from __future__ import annotations
 

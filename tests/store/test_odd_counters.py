@@ -1,5 +1,5 @@
 """Counters at the most that the tables hold: no statement that moves other runs too is refused because of them (rule
-56)."""
+59)."""
 
 from __future__ import annotations
 

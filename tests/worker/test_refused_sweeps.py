@@ -1,5 +1,5 @@
 """What the database refuses of one row keeps no sweep from the others: the row is found, told of and set aside (rules 9
-and 56)."""
+and 59)."""
 
 from __future__ import annotations
 
