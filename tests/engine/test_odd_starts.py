@@ -99,7 +99,7 @@ async def app(make_app: MakeApp) -> Stepfast:
         return number + 1
 
     @app.workflow(name="naps")
-    async def naps(ctx: Context, number: int) -> int:
+    async def naps(ctx: Context, number: int) -> Any:
         await ctx.sleep(0.2)
         return await ctx.call("plain", number)
 

@@ -74,6 +74,30 @@ async def test_a_step_that_the_transport_refuses_fails_alone(sqlite_url: str) ->
             assert await run.result(timeout=20) == ["x", refused, "xx", "xxx", refused, "xxxx"]
 
 
+async def test_a_result_that_the_database_refuses_keeps_no_other(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a trigger of the owner's may. Its step comes to its timeout."""
+    async with Stepfast(sqlite_url, transport=MemoryTransport(echo), settings=QUICK) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> list[Any]:
+            calls = (ctx.remote("echo", n, timeout=2) for n in range(6))
+            found = await ctx.gather(*calls, return_errors=True)
+            return [type(each).__name__ if isinstance(each, Exception) else each for each in found]
+
+        store: Any = await app.store()
+        odd = "CREATE TRIGGER odd BEFORE INSERT ON stepfast_mailbox WHEN NEW.kind = 'remote' AND NEW.value = '2' "
+        odd += "BEGIN SELECT RAISE(ABORT, 'an odd row'); END"
+        await store._writer.do(lambda database: database.execute(odd).fetchall())
+        run = await app.start(shop)
+        async with app.worker():
+            found = await run.result(timeout=20)
+    assert found[:2] + found[3:] == [0, 1, 3, 4, 5] and "Timeout" in found[2]
+    [told] = [line for line in caplog.messages if "the database refuses its result" in line]
+    assert f"{run.id}:2" in told
+
+
 async def test_drain_sends_what_is_to_be_sent_and_brings_what_has_come(sqlite_url: str) -> None:
     transport = MemoryTransport(echo)
     async with Stepfast(sqlite_url, transport=transport, settings=QUICK) as app:

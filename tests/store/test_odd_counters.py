@@ -45,7 +45,7 @@ async def hears(scene: Scene, odd: str, other: str) -> None:
 
 
 async def hears_at_once(scene: Scene, odd: str, other: str) -> None:
-    assert (await scene.store.send(signal(odd), 100)).done
+    assert (await scene.store.send(signal(odd))).done
 
 
 COUNTERS = ("claim", "losses", "unrecorded_losses", "wakes", "ends", "attempt", "pending", "met")
