@@ -17,7 +17,7 @@ from stepfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE
 
-pytestmark = pytest.mark.enough_on("postgres")
+pytestmark = pytest.mark.parametrize("url", ["postgres"], indirect=True)
 
 QUICK = Settings(moment=0, poll=0.05, sweep=0.05, backoff_base=0.01)
 Row = dict[str, Any]
