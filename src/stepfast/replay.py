@@ -20,7 +20,7 @@ from .engine.workflow import Workflow
 from .errors import AttemptTimeout, ConfigurationError, HistoryEnded, RunNotFound, sentence
 from .model import status
 from .model.backoff import seconds
-from .model.graph import APPROVAL, Graph, DagStepState, is_failure, read_graph
+from .model.graph import APPROVAL, DagStepState, Graph, is_failure, read_graph
 from .model.payload import Payloads
 from .model.records import Claimed, StepRecord
 from .model.rows import DagStepRow, RunRow

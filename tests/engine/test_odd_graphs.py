@@ -21,7 +21,7 @@ from tests.support.odd_rows import Tables
 
 pytestmark = ON_SQLITE
 
-QUICK = Settings(moment=0, poll=0.05, sweep=0.05)
+QUICK = Settings(inline_wait=0, poll_interval=0.05, sweep_interval=0.05)
 TEXTS = (
     "{", "", "null", "[]", "{}", "-1", '[{"nome":"one"}]', '[{"name":"one"},{"name":"one"}]',
     '[{"name":"one","after":["last"]},{"name":"last","after":["one"]}]', '[{"name":"one","after":["gone"]}]',

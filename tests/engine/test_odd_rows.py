@@ -31,7 +31,14 @@ from tests.support.odd_rows import Odd, Oddity, Tables, families, odd_others, od
 pytestmark = pytest.mark.enough_on("postgres", "sqlite")
 
 QUICK = Settings(
-    inline_wait=0, poll_interval=0.05, sweep_interval=0.05, backoff_base=0.01, lease=1.0, heartbeat=0.3, retention=None, retention_failed=None
+    inline_wait=0,
+    poll_interval=0.05,
+    sweep_interval=0.05,
+    backoff_base=0.01,
+    lease=1.0,
+    heartbeat=0.3,
+    retention=None,
+    retention_failed=None,
 )
 """With a lease that a test waits for, and nothing that is removed: odd ends are old ones, too."""
 

@@ -19,7 +19,7 @@ from tests.support.engine import PATIENCE
 
 pytestmark = pytest.mark.parametrize("url", ["postgres"], indirect=True)
 
-QUICK = Settings(moment=0, poll=0.05, sweep=0.05, backoff_base=0.01)
+QUICK = Settings(inline_wait=0, poll_interval=0.05, sweep_interval=0.05, backoff_base=0.01)
 Row = dict[str, Any]
 
 NUMBERS = {

@@ -17,7 +17,7 @@ from tests.worker.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("postgres", "sqlite")
 
-QUICK = Settings(moment=0, poll=0.05, sweep=0.05, lease=1.0, heartbeat=0.3, retention=None)
+QUICK = Settings(inline_wait=0, poll_interval=0.05, sweep_interval=0.05, lease=1.0, heartbeat=0.3, retention=None)
 
 
 class Refusing:
@@ -172,7 +172,7 @@ async def _waits(run: Any) -> bool:
 async def test_a_run_that_the_database_does_not_let_go_keeps_no_other_that_may(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = make_app(Settings(moment=0, poll=0.05, sweep=0.05, retention=0.2))
+    app = make_app(Settings(inline_wait=0, poll_interval=0.05, sweep_interval=0.05, retention=0.2))
 
     @app.task(name="plain")
     async def plain(number: int) -> int:

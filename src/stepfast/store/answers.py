@@ -14,6 +14,8 @@ from ..model.remote_steps import Result, Task
 
 Key = tuple[str, int]
 """The run of a remote step, and its number there."""
+MailId = tuple[str, str]
+"""The run that mail is for, and the id of the mail."""
 
 
 class Due(NamedTuple):

@@ -333,15 +333,16 @@ class Queries:
         await self._drive(put, "expire", [(worker,) for worker in workers])
 
     async def deliver(self, limit: int, only: Sequence[MailId] | None = None) -> Delivery:
-        """Take mail that was only inserted to its runs."""
+        """Take mail that was only inserted to its runs: count it, wake who waits for it, carry out cancellations. All
+        of it, in a bounded batch, or ``only`` this."""
         return await self._sweep(signals.deliver, limit, only)
 
     async def undelivered(self, limit: int) -> list[MailId]:
-        """The mail that the next batch would take."""
+        """The mail that the next batch would take, if its runs are not locked."""
         return await self._sweep(signals.undelivered, limit)
 
     async def leave_undelivered(self, mail: MailId) -> None:
-        """A piece of mail stays where it is."""
+        """Leave a piece of mail where it is, without counting it for its run."""
         await self._sweep(put, "delivered", [mail])
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
@@ -349,26 +350,28 @@ class Queries:
         await self._sweep(sweep.give_back_held, worker, held)
 
     async def promote(self, limit: int, only: Sequence[str] | None = None) -> Promotion:
-        """Make due sleepers ready; end what is late."""
+        """Make due sleepers ready; end what expired. All of them, in a bounded batch, or ``only`` these."""
         return await self._sweep(sweep.promote, limit, only)
 
     async def due_runs(self, limit: int) -> list[str]:
-        """The runs that the next batch of those would move."""
+        """The runs that the next batch of those would move, if they are not locked."""
         return await self._sweep(sweep.due_runs, limit)
 
     async def reap(
         self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None,
         only: Sequence[str] | None = None,
     ) -> Reaping:  # fmt: skip
-        """Bury dead workers, and give back what they held."""
+        """Declare workers dead whose lease is over, but only those of the ``silent`` (None: all of them); give back
+        what dead workers held, in a bounded batch, or ``only`` these runs."""
         return await self._sweep(sweep.reap, worker, limit, max_losses, silent, only)
 
     async def lost_runs(self, limit: int) -> list[str]:
-        """The runs that the next batch of a reaping would give back."""
+        """The runs that the next batch of a reaping would give back, if they are not locked."""
         return await self._sweep(sweep.lost_runs, limit)
 
     async def set_aside(self, run_id: str) -> None:
-        """Hold a run that a sweep cannot move."""
+        """Hold a run that a sweep cannot move: it is paused and held by no worker, so that no sweep finds it again.
+        What it would become is not decided, and what has ended stays so."""
         await self._sweep(sweep.set_aside, run_id)
 
     # -- remote steps ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..errors import DatabaseRefused
-from .context import Kit
+from .context import WorkerContext
 
 T = TypeVar("T", bound=Hashable)
 D = TypeVar("D")
@@ -33,8 +33,8 @@ class Duty(NamedTuple, Generic[T, D]):
 class Halves(Generic[T, D]):
     """Does a duty, however odd single rows are."""
 
-    def __init__(self, kit: Kit, stopped: Callable[[], bool], duty: Duty[T, D]) -> None:
-        self._kit = kit
+    def __init__(self, context: WorkerContext, stopped: Callable[[], bool], duty: Duty[T, D]) -> None:
+        self._context = context
         self._stopped = stopped
         self._duty = duty
         self._left: set[T] = set()
@@ -70,7 +70,7 @@ class Halves(Generic[T, D]):
             how = "it stays as it is, because the database refuses to set it aside, too"
         run_id = self._duty.run_of(item)
         told = "sweep: the database refuses what is due for run %s (%s); %s"
-        self._kit.logger.error(told, run_id, refused, how, extra={"run_id": run_id})
+        self._context.logger.error(told, run_id, refused, how, extra={"run_id": run_id})
 
     async def _ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        return await self._kit.ask(call, "sweep", self._stopped, refusable=True)
+        return await self._context.ask(call, "sweep", self._stopped, refusable=True)

@@ -281,7 +281,7 @@ class Pruner:
     def _tell_refused(self) -> None:
         for run_id in self._remover.refused.keys() - self._told:
             told = "run %s cannot be removed, though its retention is over: the database refuses it (%s)"
-            self._kit.logger.error(told, run_id, self._remover.refused[run_id], extra={"run_id": run_id})
+            self._context.logger.error(told, run_id, self._remover.refused[run_id], extra={"run_id": run_id})
             self._told.add(run_id)
 
     async def look(self) -> int:

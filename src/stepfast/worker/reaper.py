@@ -13,6 +13,9 @@ from .claimer import Questions
 from .context import WorkerContext, gone
 from .halving import Duty, Halves
 
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
+
 
 class SilenceTracker:
     """What was seen of the beats of others. ``now`` is a time of our own clock that only goes on (monotonic)."""
@@ -60,13 +63,13 @@ class Reaper:
         self._silent: list[str] = []
         """Whom the reaping under way may bury."""
         self._burials: Halves[str, Reaping] = Halves(
-            kit,
+            context,
             stopped,
             Duty(
                 self._reap_these,
                 self._lost_runs,
                 self._reap_these,
-                kit.store.set_aside,
+                context.store.set_aside,
                 lambda run_id: run_id,
             ),
         )
@@ -107,10 +110,12 @@ class Reaper:
     async def _lost_runs(self) -> list[str]:
         """The workers are buried first: until then nothing of theirs is lost."""
         self._announce(await self._reap_these([]))
-        return await self._kit.store.lost_runs(_BATCH)
+        return await self._context.store.lost_runs(_BATCH)
 
     async def _reap_these(self, run_ids: list[str] | None = None) -> Reaping:
-        return await self._kit.store.reap(self._kit.me.id, _BATCH, self._kit.settings.max_losses, self._silent, run_ids)
+        return await self._context.store.reap(
+            self._context.me.id, _BATCH, self._context.settings.max_losses, self._silent, run_ids
+        )
 
     def _announce(self, done: Reaping) -> None:
         if done.buried:

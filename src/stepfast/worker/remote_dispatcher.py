@@ -397,7 +397,7 @@ class RemoteDispatcher:
         if len(results) == 1:
             step_id = results[0].step_id
             self._unjudged.add(step_id)
-            self._kit.logger.error("remote step %s: the database refuses its result (%s)", step_id, error)
+            self._context.logger.error("remote step %s: the database refuses its result (%s)", step_id, error)
             return
         middle = len(results) // 2
         await self._judge(results[:middle])

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 from ..engine.observers import tell_each
 from ..model.events import RunsSwept
 from ..model.records import Tick
-from ..store.store import Delivery, MailId, Promotion
+from ..store.answers import Delivery, MailId, Promotion
 from .claimer import Claimer
 from .context import WorkerContext
 from .halving import Duty, Halves
-from .reaper import Reaper, ReapPort, tell_swept
+from .reaper import Reaper, tell_swept
+
+if TYPE_CHECKING:
+    from .worker import WorkerRuntime
+
 
 T = TypeVar("T")
 
@@ -138,14 +142,14 @@ class Sweeper:
 
     def _announce_promoted(self, done: Promotion) -> None:
         if done.lanes:
-            self._port.ready(done.lanes)
+            self._runtime.ready(done.lanes)
         if done.ended:
             told = "expired, or past the deadline"
             tell_each(self._logger, told, [{"run_id": run_id} for run_id in done.ended])
-            self._port.ended()
-            tell_swept(self._kit, RunsSwept(expired=len(done.ended)))
+            self._runtime.ended()
+            tell_swept(self._context, RunsSwept(expired=len(done.ended)))
         if done.asked:
-            self._port.steps_asked()
+            self._runtime.steps_asked()
 
     async def _deliver(self) -> int:
         """Take mail to its runs; how much there was."""
@@ -161,13 +165,13 @@ class Sweeper:
 
     def _announce_delivered(self, done: Delivery) -> None:
         if done.lanes:
-            self._port.ready(done.lanes)
+            self._runtime.ready(done.lanes)
         if done.running:
-            self._port.mail_came()
+            self._runtime.mail_came()
         if done.asked:
-            self._port.steps_asked()
+            self._runtime.steps_asked()
         if done.ended:
-            self._port.ended()
+            self._runtime.ended()
 
     async def _pause(self, tick: Tick) -> None:
         """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper or

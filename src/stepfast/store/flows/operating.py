@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...errors import InvalidState
 from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, Granted
-from ...model.graph import APPROVAL, Graph, DagStepState, read_graph
+from ...model.graph import APPROVAL, DagStepState, Graph, read_graph
 from ...model.records import Answer, Lane
 from ...model.run_state import RunState
 from ...model.status import ASK_CANCEL, REASON_CANCELLED

@@ -19,7 +19,7 @@ from ...model.status import (
 )
 from ...model.transitions.operator import NewTime, from_mail, way_to_cancel
 from ...model.transitions.signals import wake, wanted_mail, way_to_signal
-from ..store import Delivery, MailId, mailbox_full
+from ..answers import Delivery, MailId, mailbox_full
 from .base import COMMIT, Flow, Rows, ask, change, found, lock_free, lock_run, put
 from .flush import Settlement
 from .operating import StateChange, cancel_dags, cancel_runs, reschedule_runs, resume_runs

@@ -11,6 +11,7 @@ import asyncpg
 
 from ...errors import ConfigurationError, InvalidState, sentence
 from ...model.bounds import MOST_COUNTED
+from ..answers import Check, SchemaState
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..sql import fill, load_statements, split_statements
 from .connections import HELD, qualify
