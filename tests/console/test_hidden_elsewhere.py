@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from stepfast import Backoff, Context, NonRetryableError, Settings, Stepfast
 from stepfast.console import console
-from stepfast.console.redaction import HIDDEN, Veil, rule_of
+from stepfast.console.redaction import HIDDEN, Redactor, rule_of
 from tests.console.conftest import JSON, TOKEN, browse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -95,9 +95,9 @@ async def test_errors_that_quote_what_is_not_at_hand(app: Stepfast, redact: Any)
 
 async def test_a_star_stands_for_a_name_with_dots_in_it() -> None:
     given = {"card": {"a.b": SECRET, "c\0d": SECRET, "e": {"f": SECRET}}, "other": {"number": "seen"}}
-    shown = Veil(rule_of(["card.*"])).value(given, "input")
+    shown = Redactor(rule_of(["card.*"])).value(given, "input")
     assert shown == {"card": {"a.b": HIDDEN, "c\0d": HIDDEN, "e": HIDDEN}, "other": {"number": "seen"}}
-    assert Veil(rule_of(["a.b"])).value({"a.b": 1, "a": {"b": 2, "c": 3}}, "input") == {
+    assert Redactor(rule_of(["a.b"])).value({"a.b": 1, "a": {"b": 2, "c": 3}}, "input") == {
         "a.b": HIDDEN, "a": {"b": HIDDEN, "c": 3},
     }  # fmt: skip
 
@@ -109,7 +109,7 @@ async def test_a_function_is_given_paths_with_dots() -> None:
         paths.append(path)
         return value
 
-    Veil(rule_of(rule)).value({"a": [{"b": 1}]}, "input")
+    Redactor(rule_of(rule)).value({"a": [{"b": 1}]}, "input")
     assert paths == ["input", "input.a", "input.a", "input.a.b"]
 
 
@@ -117,6 +117,6 @@ async def test_what_is_nested_deeply_is_veiled_too() -> None:
     deep: Any = SECRET
     for _ in range(900):
         deep = [deep]
-    veil = Veil(rule_of(["card"]))
-    assert SECRET not in str(veil.value({"card": deep, "other": deep}, "input"))
-    assert veil.text(f"it is {SECRET}") == f"it is {HIDDEN}"
+    redactor = Redactor(rule_of(["card"]))
+    assert SECRET not in str(redactor.value({"card": deep, "other": deep}, "input"))
+    assert redactor.text(f"it is {SECRET}") == f"it is {HIDDEN}"

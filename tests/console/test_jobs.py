@@ -81,7 +81,7 @@ async def test_a_job_of_a_mounted_console_ends_with_its_application(
         page = (await client.get("/audit")).text
         assert 'href="/bulk/cancel?workflow=order">Ask again</a>' in page
     halfway.go_on.set()
-    job = served._desk.jobs.get(await asked(served))
+    job = served._state.jobs.get(await asked(served))
     assert job._task is not None
     await job._task
     assert (await lines(app))[0] == ("done", "3 runs cancelled")
@@ -182,7 +182,7 @@ async def test_a_second_click_joins_the_job_that_is_under_way(app: Stepfast, ser
     other = await asked(served, tag="another")
     assert first == second != other
     halfway.go_on.set()
-    job = served._desk.jobs.get(first)
+    job = served._state.jobs.get(first)
     assert job._task is not None
     await job._task
     outcomes = await lines(app)

@@ -55,7 +55,7 @@ async def scene(url: str) -> AsyncIterator[Scene]:
         served = console(app, auth=lambda request: ("ada <b>", "operate"))
         async with browse(served, token=None) as client:
             yield Scene(app, client)
-            await served._desk.jobs.close()
+            await served._state.jobs.close()
 
 
 async def test_queues_are_shown_paused_limited_and_resumed(scene: Scene) -> None:

@@ -307,7 +307,7 @@ async def test_the_beginning_of_what_is_long_is_written() -> None:
 
 
 async def test_a_long_history_is_shown_page_by_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepfast.console.request.Visit.history.__defaults__", (None, 5))
+    monkeypatch.setattr("stepfast.console.request.ConsoleRequest.history.__defaults__", (None, 5))
     run_id, seen, after = scene.runs["many"].id, [], ""
     for _ in range(4):
         shape = await told(scene, f"/runs/{run_id}?after={after}")

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from stepfast import Context, NonRetryableError, Settings, Stepfast
 from stepfast.console import console, json_numbers
-from stepfast.console.redaction import HIDDEN, Veil, rule_of
+from stepfast.console.redaction import HIDDEN, Redactor, rule_of
 from tests.console.conftest import JSON, TOKEN, browse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -142,18 +142,19 @@ async def test_no_text_is_looked_for_where_parts_are_hidden(scene: Scene) -> Non
 )
 async def test_paths(paths: list[str], hidden: set[str]) -> None:
     value = {"a": {"number": "1a", "name": "2a"}, "b": {"number": "1b"}, "list": [[{"number": "1c"}]]}
-    shown = json_numbers.write(Veil(rule_of(paths)).value(value, "input"))
+    shown = json_numbers.write(Redactor(rule_of(paths)).value(value, "input"))
     parts = {"a.number": "1a", "a.name": "2a", "b.number": "1b", "list.number": "1c"}
     assert {name for name, part in parts.items() if part not in shown} == hidden
 
 
 async def test_what_was_hidden_is_struck_out_of_texts() -> None:
-    veil = Veil(rule_of(["secret"]))
-    veil.value(json_numbers.read('{"secret": ["longer one", "one", 12.50, true, null, "ab"]}'), "input")
+    redactor = Redactor(rule_of(["secret"]))
+    redactor.value(json_numbers.read('{"secret": ["longer one", "one", 12.50, true, null, "ab"]}'), "input")
     assert (
-        veil.text("the longer one is 12.50; one of ab is true") == f"the {HIDDEN} is {HIDDEN}; {HIDDEN} of ab is true"
+        redactor.text("the longer one is 12.50; one of ab is true")
+        == f"the {HIDDEN} is {HIDDEN}; {HIDDEN} of ab is true"
     )
-    assert veil.anew().text("one") == "one"
+    assert redactor.fresh().text("one") == "one"
 
 
 @pytest.mark.parametrize(

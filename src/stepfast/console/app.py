@@ -19,7 +19,7 @@ from ..monitoring.audit import audited
 from ..store.readonly import SIGHT, Sight
 from . import responses
 from .addresses import parts_of, static_response
-from .audit import deed_of
+from .audit import audit_entry
 from .pages import bulk as bulk_actions
 from .pages import failures as failure_actions
 from .pages import queues as queue_actions
@@ -36,11 +36,22 @@ from .pages.schedules import confirm_schedule, schedules
 from .pages.start import start_form
 from .redaction import Redact, rule_of
 from .refusals import Refused, refusal_of
-from .request import Desk, Visit, read_form, refuse_nul
+from .request import ConsoleRequest, ConsoleState, read_form, refuse_nul
 from .responses import Answer, Page, respond
-from .security import ALWAYS, NOT_KEPT, SAFE, VIEW, Auth, Door, Entrance, Hosts, OwnDoor, TokenDoor
+from .security import (
+    ALWAYS,
+    NOT_KEPT,
+    SAFE,
+    VIEW,
+    AccessCheck,
+    Auth,
+    Authenticator,
+    CallbackAuthenticator,
+    Hosts,
+    TokenAuthenticator,
+)
 
-Handler = Callable[[Visit], Awaitable[Answer]]
+Handler = Callable[[ConsoleRequest], Awaitable[Answer]]
 
 
 class Route(NamedTuple):
@@ -49,7 +60,7 @@ class Route(NamedTuple):
     method: str
     """GET, which changes nothing, or POST."""
     path: str
-    """As in ``/runs/{id}``: a part in braces stands for anything, and is found by that name in ``visit.params``."""
+    """As in ``/runs/{id}``: a part in braces stands for anything, and is found by that name in ``request.params``."""
     answer: Handler
     role: str = VIEW
     """Who may ask. What is no GET needs the role ``operate`` whatever stands here."""
@@ -145,16 +156,20 @@ def console(
         raise ConfigurationError("auth= takes a function of the request that gives a name and a role, or None")
     if isinstance(hosts, str):
         raise ConfigurationError(f"hosts= takes a list of names, not the string {hosts!r}")
-    door: Door = TokenDoor(os.environ.get(TOKEN) if token is None else token) if auth is None else OwnDoor(auth)
-    return Console(Desk(app, rule_of(redact), read_only), Entrance(door, Hosts(hosts), read_only))
+    authenticator: Authenticator = (
+        TokenAuthenticator(os.environ.get(TOKEN) if token is None else token)
+        if auth is None
+        else CallbackAuthenticator(auth)
+    )
+    return Console(ConsoleState(app, rule_of(redact), read_only), AccessCheck(authenticator, Hosts(hosts), read_only))
 
 
 class Console:
     """The console as an ASGI application."""
 
-    def __init__(self, desk: Desk, entrance: Entrance) -> None:
-        self._desk = desk
-        self._entrance = entrance
+    def __init__(self, state: ConsoleState, access: AccessCheck) -> None:
+        self._state = state
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. There are no websockets, and a lifespan has nothing to do."""
@@ -185,8 +200,8 @@ class Console:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._desk.close()
-        await self._desk.app.close()
+        await self._state.close()
+        await self._state.app.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, request: Request) -> Response:
@@ -195,10 +210,10 @@ class Console:
             response = await self._admitted(request)
         except Exception as error:
             if isinstance(error, DatabaseUnavailable):
-                self._desk.outage.noticed()
+                self._state.outage.noticed()
             refused = refusal_of(error)
             if refused is None:
-                self._desk.app.logger.exception("the console could not answer a request")
+                self._state.app.logger.exception("the console could not answer a request")
                 refused = Refused(500, "something went wrong in the console; its log says what")
             response = responses.response(request, refused)
         for name, value in (ALWAYS | NOT_KEPT).items():
@@ -208,7 +223,7 @@ class Console:
         return response
 
     async def _admitted(self, request: Request) -> Response:
-        who = await self._entrance.admit(request)
+        who = await self._access.admit(request)
         if isinstance(who, Response):
             return who
         parts = parts_of(request.scope)
@@ -219,22 +234,22 @@ class Console:
         if not who.may(route.role):
             raise Refused(403, f"this page takes the role {route.role}")
         form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
-        visit = Visit(request, self._desk, who, params, **form)
-        before = self._desk.tabs.asked()
+        admitted = ConsoleRequest(request, self._state, who, params, **form)
+        before = self._state.tabs.asked()
         SIGHT.set(Sight())
-        answer = await (route.answer(visit) if request.method in SAFE else self._acted(visit, route))
+        answer = await (route.answer(admitted) if request.method in SAFE else self._acted(admitted, route))
         if isinstance(answer, Page):
-            answer = replace(answer, again=self._desk.tabs.again(answer.again, before))
+            answer = replace(answer, again=self._state.tabs.again(answer.again, before))
             if answer.status < 500:
-                self._desk.outage.over()
-        return respond(visit, answer)
+                self._state.outage.over()
+        return respond(admitted, answer)
 
-    async def _acted(self, visit: Visit, route: Route) -> Answer:
+    async def _acted(self, request: ConsoleRequest, route: Route) -> Answer:
         """Act, with a line in the audit: whatever is no safe method has one."""
-        what = deed_of(visit, route.deed)
-        known = replace(visit, line=what.id)
+        what = audit_entry(request, route.deed)
+        known = replace(request, line=what.id)
         acting = audited(
-            self._desk.app, what, lambda: route.answer(known), lambda done: getattr(done, "said", None),
+            self._state.app, what, lambda: route.answer(known), lambda done: getattr(done, "said", None),
             refusals=(Refused,), over=lambda done: not getattr(done, "open", False),
         )  # fmt: skip
-        return await self._desk.waited_for(acting)
+        return await self._state.waited_for(acting)

@@ -1,4 +1,4 @@
-"""One wish for all runs that filters choose, carried out beside the pages: how far it is can be looked at.
+"""One action for all runs that filters choose, carried out beside the pages: how far it is can be looked at.
 
 It lives in this process. If that ends, what was done is done; asked again, the rest is. Its line in the audit says how
 far it is every few seconds, and how far it came, if there is time to.
@@ -43,9 +43,9 @@ class BulkAction(NamedTuple):
 
 
 _GOING_ON = (status.QUEUED, status.RUNNING, status.WAITING)
-WISHES = {
-    wish.verb: wish
-    for wish in (
+BULK_ACTIONS = {
+    action.verb: action
+    for action in (
         BulkAction(
             "cancel", "cancelled", (*_GOING_ON, status.PAUSED), lambda run: run.cancel(),
             "Each ends at once, or after the step that is being executed; its children are cancelled too, and its "
@@ -60,21 +60,21 @@ WISHES = {
 }  # fmt: skip
 
 
-Carry = Callable[[Bulk], Awaitable[None]]
+Apply = Callable[[Bulk], Awaitable[None]]
 """Asks all runs that are meant."""
 
 
-def all_of(choices: Sequence[ListKeywords]) -> Carry:
+def all_of(choices: Sequence[ListKeywords]) -> Apply:
     """Whatever filters choose while it goes on."""
     return lambda bulk: bulk.run(choices, None, lambda _: None)
 
 
 class Job:
-    """A wish for many runs, under way or done."""
+    """A action for many runs, under way or done."""
 
-    def __init__(self, wish: BulkAction, found: str, chosen: str) -> None:
+    def __init__(self, action: BulkAction, found: str, chosen: str) -> None:
         self.id = new_id()
-        self.wish = wish
+        self.action = action
         self.found = found
         """How many were counted before it began."""
         self.chosen = chosen
@@ -94,13 +94,13 @@ class Job:
     def said(self) -> str:
         """How far it is, in words."""
         refused = f", {len(self.tally.refused):,} refused" if self.tally.refused else ""
-        return f"{count(self.tally.done, 'run')} {self.wish.done}{refused}"
+        return f"{count(self.tally.done, 'run')} {self.action.done}{refused}"
 
     def shape(self) -> dict[str, Any]:
         """How far the job is, as JSON, in the shape that the command line prints."""
         refused = [{"id": run_id, "error": why} for run_id, why in list(self.tally.refused.items())[:1000]]
         return {
-            "job": self.id, "found": self.found, self.wish.done: self.tally.done, "refused": refused,
+            "job": self.id, "found": self.found, self.action.done: self.tally.done, "refused": refused,
             "ended": self.ended is not None, "error": self.error,
         }  # fmt: skip
 
@@ -118,13 +118,13 @@ class Jobs:
             raise Refused(404, "there is no such job any more; the audit says what came of it")
         return self._jobs[job_id]
 
-    async def begin(self, job: Job, carry: Carry, line: str) -> Job:
-        """Carry it out from now on; its line in the audit is closed at the end. If the very same is under way, as after
+    async def begin(self, job: Job, apply: Apply, line: str) -> Job:
+        """Apply it out from now on; its line in the audit is closed at the end. If the very same is under way, as after
         a second click, that one is given."""
         connected = await self._app._connect()
         under_way = [each for each in self._jobs.values() if each.ended is None]
         for each in under_way:
-            if (each.wish, each.chosen) == (job.wish, job.chosen):
+            if (each.action, each.chosen) == (job.action, job.chosen):
                 return each
         if len(under_way) >= _AT_ONCE:
             raise Refused(409, f"{_AT_ONCE} such jobs are under way already: wait for one to end")
@@ -132,7 +132,7 @@ class Jobs:
         for job_id in over[: max(0, len(self._jobs) - _KEPT + 1)]:
             del self._jobs[job_id]
         self._jobs[job.id] = job
-        job._task = asyncio.create_task(self._carry_out(job, carry, line))
+        job._task = asyncio.create_task(self._run(job, apply, line))
         connected.guests.add(job._task)
         job._task.add_done_callback(connected.guests.discard)
         return job
@@ -144,19 +144,21 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _carry_out(self, job: Job, carry: Carry, line: str) -> None:
-        bulk = Bulk(self._app, job.wish.verb, job.wish.ask, lambda _: True)
+    async def _run(self, job: Job, apply: Apply, line: str) -> None:
+        bulk = Bulk(self._app, job.action.verb, job.action.ask, lambda _: True)
         job.tally = bulk.tally
         telling = asyncio.create_task(self._tell(job, line))
         try:
-            await carry(bulk)
+            await apply(bulk)
         except asyncio.CancelledError:
             job.error = "the console was stopped. Ask again for the rest"
             await self._close(job, line, INTERRUPTED)
             raise
         except Exception as error:
             job.error = str(error) if isinstance(error, StepfastError) else type(error).__name__
-            self._app.logger.warning("the console could not %s all runs it was asked to", job.wish.verb, exc_info=True)
+            self._app.logger.warning(
+                "the console could not %s all runs it was asked to", job.action.verb, exc_info=True
+            )
         finally:
             telling.cancel()
             job.ended = time.monotonic()

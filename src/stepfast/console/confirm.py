@@ -10,7 +10,7 @@ from ..engine.history import UNDO
 from ..info import RunInfo, StepInfo
 from ..model import status
 from ..monitoring.text import count, listed
-from .request import Visit
+from .request import ConsoleRequest
 from .responses import Page
 
 
@@ -27,10 +27,10 @@ class Question:
     """What the form sends along unseen."""
     danger: bool = False
 
-    def page(self, visit: Visit, back: str, template: str | None = None, **more: Any) -> Page:
+    def page(self, request: ConsoleRequest, back: str, template: str | None = None, **more: Any) -> Page:
         """The page, with the address that leads back."""
-        shown = {"question": self, "back": back, "send_to": visit.url(*self.action), **more}
-        shape = {"what_happens": self.sentence, "post_to": visit.url(*self.action), "fields": dict(self.fields)}
+        shown = {"question": self, "back": back, "send_to": request.url(*self.action), **more}
+        shape = {"what_happens": self.sentence, "post_to": request.url(*self.action), "fields": dict(self.fields)}
         return Page(template or "ask.html", shown, shape)
 
 
@@ -40,7 +40,7 @@ _FEW = 5
 class OfferedAction(NamedTuple):
     """An action, as pages offer it."""
 
-    action: str
+    name: str
     label: str
     path: str
     """Where its form is sent: the last part of the address."""
@@ -54,9 +54,9 @@ PAUSE = OfferedAction("pause", "Pause", "pause")
 RESUME = OfferedAction("resume", "Resume", "resume")
 RESCHEDULE = OfferedAction("reschedule", "Make due now", "reschedule")
 RETRY = OfferedAction("retry", "Retry", "retry")
-ANEW = OfferedAction("restart", "Retry from the start", "retry", (("from_start", "1"),))
+RESTART = OfferedAction("restart", "Retry from the start", "retry", (("from_start", "1"),))
 SIGNAL = OfferedAction("signal", "Send a signal", "signal")
-WISHES = {wish.action: wish for wish in (CANCEL, PAUSE, RESUME, RESCHEDULE, RETRY, ANEW, SIGNAL)}
+ACTIONS = {action.name: action for action in (CANCEL, PAUSE, RESUME, RESCHEDULE, RETRY, RESTART, SIGNAL)}
 
 _REVIVED_BY_CANCEL = (status.REASON_NON_DETERMINISM, status.REASON_LOST)
 
@@ -70,23 +70,23 @@ def offered(run: RunInfo) -> list[OfferedAction]:
         move = [RESCHEDULE] if _is_put_off(run) else []
         return [SIGNAL, *move, *hold, *([] if undoing else [CANCEL])]
     again = [RETRY] if run.status in (status.FAILED, status.CANCELLED) else []
-    return [*again, ANEW, *([CANCEL] if run.reason in _REVIVED_BY_CANCEL else [])]
+    return [*again, RESTART, *([CANCEL] if run.reason in _REVIVED_BY_CANCEL else [])]
 
 
-def what_happens(wish: OfferedAction, run: RunInfo, steps: Sequence[StepInfo]) -> str:
-    """What will happen if the wish is sent, in a sentence or two."""
-    if wish == CANCEL:
+def what_happens(action: OfferedAction, run: RunInfo, steps: Sequence[StepInfo]) -> str:
+    """What will happen if the action is sent, in a sentence or two."""
+    if action == CANCEL:
         return f"{_how_it_ends(run)} Children that have not ended are cancelled too.{_undone(steps)}"
-    if wish == PAUSE:
+    if action == PAUSE:
         return "It is held from its next step on, until somebody resumes it. Signals are kept; a deadline counts on."
-    if wish == RESUME:
+    if action == RESUME:
         return "It goes on where it was held. A sleep that has not ended is not made shorter."
-    if wish == RESCHEDULE:
+    if action == RESCHEDULE:
         return "It is due now, instead of at its time."
-    if wish == RETRY:
+    if action == RETRY:
         kept = sum(step.status == status.COMPLETED for step in steps)
         return f"It is queued again. {count(kept, 'recorded step').capitalize()} kept; what failed is made anew."
-    if wish == ANEW:
+    if action == RESTART:
         return "A new run is started with the same input, and linked to this one. This one stays as it is."
     return "The signal is kept for the run until it takes it."
 

@@ -12,7 +12,7 @@ from ..monitoring.changes import glance_of
 from ..monitoring.text import span
 from ..store.answers import Alike
 from .refusals import Refused
-from .request import Visit
+from .request import ConsoleRequest
 
 ORDERS = ("newest", "oldest")
 
@@ -114,7 +114,7 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-async def runs_of(visit: Visit, group: Group) -> list[str]:
+async def runs_of(request: ConsoleRequest, group: Group) -> list[str]:
     """The runs of a group that can be retried."""
-    glance = await glance_of(visit.look)
+    glance = await glance_of(request.reader)
     return await glance.failed_alike(group.alike, int(seconds_of(group.since) * 1000), LOOKED)

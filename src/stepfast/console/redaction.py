@@ -55,7 +55,7 @@ def _pattern(part: str) -> str:
     return r"[^\0]*".join(map(re.escape, part.split("*")))
 
 
-class Veil:
+class Redactor:
     """Hides parts of what one answer shows, and remembers what it hid."""
 
     def __init__(self, rule: Rule | None) -> None:
@@ -67,9 +67,9 @@ class Veil:
         """Whether anything is hidden at all."""
         return self._rule is not None
 
-    def anew(self) -> Veil:
+    def fresh(self) -> Redactor:
         """Another one of the same rule, which has hidden nothing yet."""
-        return Veil(self._rule)
+        return Redactor(self._rule)
 
     def value(self, value: Any, path: str) -> Any:
         """A payload, without what is to be hidden. ``path`` says what it is: ``input``, ``output``, ``arguments`` …"""
@@ -107,10 +107,10 @@ class Veil:
                 self._hidden.update(form for form in _forms(value) if len(form) >= _SHORTEST)
 
 
-async def aside(veil: Veil, work: Callable[[], T]) -> T:
+async def aside(redactor: Redactor, work: Callable[[], T]) -> T:
     """Do what hides payloads, in a thread if anything is hidden: one of megabytes takes seconds, and other requests are
     answered meanwhile."""
-    return await asyncio.to_thread(work) if veil.hides else work()
+    return await asyncio.to_thread(work) if redactor.hides else work()
 
 
 def _inside(path: str, name: object) -> str:
@@ -129,81 +129,85 @@ def _json(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
-def veiled_runs(runs: Sequence[RunInfo], veil: Veil) -> list[RunInfo]:
+def redacted_runs(runs: Sequence[RunInfo], redactor: Redactor) -> list[RunInfo]:
     """Runs of a list, each with a veil of its own: a value that one hides may be harmless in another."""
-    return [veiled_run(run, veil.anew(), complete=False) for run in runs] if veil.hides else list(runs)
+    return [redacted_run(run, redactor.fresh(), complete=False) for run in runs] if redactor.hides else list(runs)
 
 
-def veiled_history(history: History, veil: Veil) -> History:
+def redacted_history(history: History, redactor: Redactor) -> History:
     """A run with its steps and failed tries. All values come before all texts, which may quote them."""
-    if not veil.hides:
+    if not redactor.hides:
         return history
     for arguments in history.arguments:
-        veil.value(arguments, "arguments")
-    veil.value(history.info.input, "input")
-    veil.value(history.info.output, "output")
+        redactor.value(arguments, "arguments")
+    redactor.value(history.info.input, "input")
+    redactor.value(history.info.output, "output")
     complete = history.complete
     return history._replace(
-        steps=veiled_steps(history.steps, veil, complete),
-        tries=veiled_calls(history.tries, veil, complete),
-        info=veiled_run(history.info, veil, complete),
+        steps=redacted_steps(history.steps, redactor, complete),
+        tries=redacted_calls(history.tries, redactor, complete),
+        info=redacted_run(history.info, redactor, complete),
     )
 
 
-def veiled_run(run: RunInfo, veil: Veil, complete: bool = True) -> RunInfo:
-    """A run, without its steps. ``complete`` says whether all that its error may quote has passed the veil."""
-    if not veil.hides:
+def redacted_run(run: RunInfo, redactor: Redactor, complete: bool = True) -> RunInfo:
+    """A run, without its steps. ``complete`` says whether all that its error may quote has passed the redactor."""
+    if not redactor.hides:
         return run
-    shown = replace(run, input=veil.value(run.input, "input"), output=veil.value(run.output, "output"))
-    return replace(shown, error=veiled_error(run.error, veil, complete))
+    shown = replace(run, input=redactor.value(run.input, "input"), output=redactor.value(run.output, "output"))
+    return replace(shown, error=redacted_error(run.error, redactor, complete))
 
 
-def veiled_steps(steps: Sequence[StepInfo], veil: Veil, complete: bool = True) -> list[StepInfo]:
+def redacted_steps(steps: Sequence[StepInfo], redactor: Redactor, complete: bool = True) -> list[StepInfo]:
     """Steps. All values come before all texts, because the error of one step may quote the output of another."""
-    if not veil.hides:
+    if not redactor.hides:
         return list(steps)
     values = [
         step
         if step.kind == SLEEP
-        else replace(step, output=veil.value(step.output, "output"), data=veil.value(step.data, "progress"))
+        else replace(step, output=redactor.value(step.output, "output"), data=redactor.value(step.data, "progress"))
         for step in steps
     ]
     return [
         replace(
             step,
-            detail=_veiled_detail(step, veil, complete),
-            error=veiled_error(step.error, veil, complete),
+            detail=_redacted_detail(step, redactor, complete),
+            error=redacted_error(step.error, redactor, complete),
         )
         for step in values
     ]
 
 
-def _veiled_detail(step: StepInfo, veil: Veil, complete: bool) -> str | None:
+def _redacted_detail(step: StepInfo, redactor: Redactor, complete: bool) -> str | None:
     """What a step says of itself. What steps wait for, and how those of a dag stand, is said by us."""
     if step.detail is None or complete or step.kind == DAG_STEP or step.status == status.WAITING:
-        return None if step.detail is None else veil.text(step.detail)
+        return None if step.detail is None else redactor.text(step.detail)
     return HIDDEN
 
 
-def veiled_calls(calls: Sequence[Activity], veil: Veil, complete: bool = True) -> list[Activity]:
+def redacted_calls(calls: Sequence[Activity], redactor: Redactor, complete: bool = True) -> list[Activity]:
     """Calls of the activity log."""
-    if not veil.hides:
+    if not redactor.hides:
         return list(calls)
     values = [
-        replace(call, parameters=veil.value(call.parameters, "arguments"), result=veil.value(call.result, "output"))
+        replace(
+            call, parameters=redactor.value(call.parameters, "arguments"), result=redactor.value(call.result, "output")
+        )
         for call in calls
     ]
-    return [replace(call, error=veiled_error(call.error, veil, complete)) for call in values]
+    return [replace(call, error=redacted_error(call.error, redactor, complete)) for call in values]
 
 
-def veiled_error(error: ErrorInfo | None, veil: Veil, complete: bool = True) -> ErrorInfo | None:
+def redacted_error(error: ErrorInfo | None, redactor: Redactor, complete: bool = True) -> ErrorInfo | None:
     """An error, with its own fields hidden where paths say so, and hidden values struck out of the rest."""
-    if error is None or not veil.hides:
+    if error is None or not redactor.hides:
         return error
-    shown = veil.value({"type": error.type, "message": error.message, "traceback": error.traceback}, "error")
+    shown = redactor.value({"type": error.type, "message": error.message, "traceback": error.traceback}, "error")
     if not complete or not isinstance(shown, dict):
         return ErrorInfo(error.type, HIDDEN, None)
     traceback = shown["traceback"]
     return ErrorInfo(
-        str(shown["type"]), veil.text(str(shown["message"])), None if traceback is None else veil.text(str(traceback))
+        str(shown["type"]),
+        redactor.text(str(shown["message"])),
+        None if traceback is None else redactor.text(str(traceback)),
     )

@@ -19,7 +19,7 @@ from ..store.readonly import Remembered
 from .addresses import base_of
 from .bulk_jobs import Jobs
 from .history import BRIEF, CAREFUL, PAGE, Address, History, read_history
-from .redaction import Rule, Veil
+from .redaction import Redactor, Rule
 from .refusals import Refused
 from .security import OPERATE, Who
 
@@ -126,13 +126,13 @@ _PATIENCE = 2.0
 """Seconds for actions to write into the audit that they were interrupted."""
 
 
-class Desk:
+class ConsoleState:
     """What all visits of one console share; there is one desk for each console."""
 
     def __init__(self, app: Stepfast, rule: Rule | None, read_only: bool) -> None:
         self.app = app
-        self.look = onlooker(app)
-        self.look._payloads = TolerantPayloads.like(app._payloads)
+        self.reader = onlooker(app)
+        self.reader._payloads = TolerantPayloads.like(app._payloads)
         """The same application for pages: it only reads, and its questions are bounded and shared by all tabs."""
         self.rule = rule
         """What is hidden of payloads; None: nothing."""
@@ -164,17 +164,17 @@ class Desk:
         await self.jobs.close()
         await end_news(self.app)
 
-    def veil(self) -> Veil:
-        """A new veil, for one answer about one run."""
-        return Veil(self.rule)
+    def redactor(self) -> Redactor:
+        """A new redactor, for one answer about one run."""
+        return Redactor(self.rule)
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class ConsoleRequest:
     """One request that was let in: who asks, and for what."""
 
-    request: Request
-    desk: Desk
+    http: Request
+    state: ConsoleState
     who: Who
     params: Mapping[str, str]
     """The named parts of the address: ``{id}`` of ``/runs/{id}``."""
@@ -185,49 +185,49 @@ class Visit:
 
     @property
     def app(self) -> Stepfast:
-        """The application whose database is shown: for actions. Pages read by ``visit.look``."""
-        return self.desk.app
+        """The application whose database is shown: for actions. Pages read by ``request.reader``."""
+        return self.state.app
 
     @property
-    def look(self) -> Stepfast:
+    def reader(self) -> Stepfast:
         """The application as pages have it: it writes nothing, and the database does not feel it."""
-        return self.desk.look
+        return self.state.reader
 
     @property
     def query(self) -> Mapping[str, str]:
         """What stands behind the question mark."""
-        return self.request.query_params
+        return self.http.query_params
 
     @property
     def base(self) -> str:
         """The prefix that the console is mounted under; empty where it stands by itself."""
-        return base_of(self.request.scope)
+        return base_of(self.http.scope)
 
     @property
     def may_operate(self) -> bool:
         """Whether actions are offered. The entrance asks again when one is sent."""
-        return self.who.may(OPERATE) and not self.desk.read_only
+        return self.who.may(OPERATE) and not self.state.read_only
 
     @property
     def wants_json(self) -> bool:
         """Whether the JSON twin is asked for."""
-        return wants_json(self.request)
+        return wants_json(self.http)
 
     def url(self, *parts: str, **query: str | int | None) -> str:
-        """An address in the console: ``visit.url("runs", run_id, after="x")``. Parts are quoted, so that a name with a
-        slash in it stays one part; what is None or empty is left out of the query."""
+        """An address in the console: ``request.url("runs", run_id, after="x")``. Parts are quoted: a name with a
+        slash in it stays one part. What is None or empty is left out of the query."""
         path = "/".join(quote(part, safe="") for part in parts)
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{self.base}/{path}" + (f"?{urlencode(given)}" if given else "")
 
     async def history(self, run_id: str, after: Address | None = None, limit: int = PAGE) -> History:
         """A run, and a page of its steps, not veiled yet."""
-        largest = BRIEF if self.desk.rule is None else CAREFUL
-        return await read_history(self.look, run_id, after, limit, largest, input_and_output=self.wants_json)
+        largest = BRIEF if self.state.rule is None else CAREFUL
+        return await read_history(self.reader, run_id, after, limit, largest, input_and_output=self.wants_json)
 
-    def veil(self) -> Veil:
-        """A new veil, for what this answer shows of one run."""
-        return self.desk.veil()
+    def redactor(self) -> Redactor:
+        """A new redactor, for what this answer shows of one run."""
+        return self.state.redactor()
 
 
 def wants_json(request: Request) -> bool:

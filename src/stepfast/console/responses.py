@@ -25,7 +25,7 @@ from ..store.readonly import SIGHT
 from . import addresses
 from .addresses import NAVIGATION, base_of, parts_of
 from .refusals import Refused
-from .request import Visit, wants_json
+from .request import ConsoleRequest, wants_json
 
 THEMES = ("light", "dark")
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -34,17 +34,17 @@ another one."""
 _CODE = re.compile(r"`([^`]+)`")
 
 
-def render(visit: Visit, template: str, shown: Mapping[str, Any]) -> str:
+def render(request: ConsoleRequest, template: str, shown: Mapping[str, Any]) -> str:
     """The template with what it is given, and what every page needs."""
-    theme = visit.request.cookies.get("stepfast_theme", "")
+    theme = request.http.cookies.get("stepfast_theme", "")
     always = {
-        "visit": visit,
-        "url": visit.url,
+        "request": request,
+        "url": request.url,
         "theme": theme if theme in THEMES else "",
-        "static": lambda name: f"{visit.base}/static/{name}?v={addresses.FILES[name].tag}",
+        "static": lambda name: f"{request.base}/static/{name}?v={addresses.FILES[name].tag}",
         "version": __version__,
         "navigation": NAVIGATION,
-        "here": next(iter(parts_of(visit.request.scope)), ""),
+        "here": next(iter(parts_of(request.http.scope)), ""),
     }
     return _environment.get_template(template).render({**always, **shown})
 
@@ -69,7 +69,7 @@ def _iso(when: datetime | None) -> str:
     return "" if when is None else when.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _standing(run: RunInfo) -> str:
+def _detail(run: RunInfo) -> str:
     """Why a run ended, or what it waits for, in a word or two."""
     return run.reason or (waited_for(run.waiting_for) if run.waiting_for else "")
 
@@ -107,7 +107,7 @@ def _make() -> jinja2.Environment:
     )
     made.filters.update(
         moment=_moment, iso=_iso, ago=ago, executor=executor, lasting=lasting, brief=brief, shortened=shortened,
-        standing=_standing, count=count, sent=_sent, sentence=_sentence, capped=_capped, bytes=_bytes,
+        detail=_detail, count=count, sent=_sent, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     made.tests["sealed"] = is_sealed
     return made
@@ -116,7 +116,7 @@ def _make() -> jinja2.Environment:
 _environment = _make()
 
 
-class Outlook(NamedTuple):
+class ChangePoll(NamedTuple):
     """What a tab needs to learn that its page has changed."""
 
     ask: str
@@ -126,25 +126,27 @@ class Outlook(NamedTuple):
     looked at for news."""
 
 
-async def prints_of(visit: Visit, run_id: str | None = None) -> Print | None:
+async def state_hash_of(request: ConsoleRequest, run_id: str | None = None) -> Print | None:
     """How a run stands, or all of them, before a page about it is read. What is read from now on is not older. Scripts
     are not told of news."""
     sight = SIGHT.get()
-    if visit.wants_json or sight is None:
+    if request.wants_json or sight is None:
         return None
-    found = await (await news_of(visit.app)).of(run_id or LISTS)
+    found = await (await news_of(request.app)).of(run_id or LISTS)
     sight.floor = found.since
     return found
 
 
-def outlook(visit: Visit, seen: Print | None, latest: float, run_id: str | None = None) -> Outlook | None:
+def change_poll(
+    request: ConsoleRequest, seen: Print | None, latest: float, run_id: str | None = None
+) -> ChangePoll | None:
     """For a page that was read after how things stand was ``seen``. If some of it is older all the same, because
     somebody had asked for it already, the tab is to take it as changed: it has no mark."""
     sight = SIGHT.get()
     if seen is None or sight is None:
         return None
     mark = seen.text if sight.oldest >= seen.since else None
-    return Outlook(visit.url("news", run=run_id, mark=mark), latest)
+    return ChangePoll(request.url("news", run=run_id, mark=mark), latest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Page:
     """The JSON twin: what the command line writes with ``--json``."""
     again: float | None = None
     """Seconds after which an open tab asks for the page again; None: nothing on it will change."""
-    news: Outlook | None = None
+    news: ChangePoll | None = None
     """What a tab asks first, where that is cheaper: whether there is anything new."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -177,7 +179,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PayloadPage:
     """One payload, loaded when somebody opens it; as JSON, its text."""
 
     template: str
@@ -186,31 +188,31 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Json:
     """An answer to a script of ours: JSON, whatever is asked for."""
 
     shape: Any
 
 
-Answer = Page | Done | Piece | Word
+Answer = Page | Done | PayloadPage | Json
 
 
-def respond(visit: Visit, answer: Answer) -> Response:
+def respond(request: ConsoleRequest, answer: Answer) -> Response:
     """The response that carries an answer."""
     if isinstance(answer, Done):
-        if visit.wants_json:
+        if request.wants_json:
             return json_response(answer.shape)
         return Response(status_code=303, headers={"Location": answer.go_on})
-    if isinstance(answer, Word):
+    if isinstance(answer, Json):
         return json_response(answer.shape)
-    if isinstance(answer, Piece):
-        if visit.wants_json:
+    if isinstance(answer, PayloadPage):
+        if request.wants_json:
             return _response(harmless_json(answer.json), "application/json")
-        return _response(render(visit, answer.template, {**answer.shown, "again": None, "news": None}), "text/html")
-    if visit.wants_json:
+        return _response(render(request, answer.template, {**answer.shown, "again": None, "news": None}), "text/html")
+    if request.wants_json:
         return json_response(answer.shape, answer.status, answer.headers)
     shown = {**answer.shown, "again": answer.again, "news": None if answer.again is None else answer.news}
-    return _response(render(visit, answer.template, shown), "text/html", answer.status, answer.headers)
+    return _response(render(request, answer.template, shown), "text/html", answer.status, answer.headers)
 
 
 def json_response(shape: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -19,8 +19,8 @@ from ..monitoring.changes import glance_of
 from ..monitoring.explain import dag_steps, graph_of
 from ..monitoring.text import ago, due_at, lasting, waited_for
 from .history import BRIEF, Address, History
-from .redaction import Veil, aside, veiled_history
-from .request import Visit
+from .redaction import Redactor, aside, redacted_history
+from .request import ConsoleRequest
 
 _MOST_SIGNALS = 20
 
@@ -34,68 +34,68 @@ class ShownSignal(NamedTuple):
     large: bool
 
 
-class Belongings(NamedTuple):
+class RunExtras(NamedTuple):
     """What belongs to a run, veiled."""
 
     values: dict[str, Any]
     signals: list[ShownSignal]
 
 
-async def read_belongings(visit: Visit, info: RunInfo, veil: Veil) -> Belongings:
+async def read_extras(request: ConsoleRequest, info: RunInfo, redactor: Redactor) -> RunExtras:
     """All that belongs to a run."""
-    return Belongings(await _values(visit, info.id, veil), await _signals(visit, info, veil))
+    return RunExtras(await _values(request, info.id, redactor), await _signals(request, info, redactor))
 
 
-async def veiled_by_all(visit: Visit, history: History) -> History:
+async def redacted_by_all(request: ConsoleRequest, history: History) -> History:
     """A run with its steps, as its own page shows them."""
-    veil = visit.veil()
-    if veil.hides:
-        await read_belongings(visit, history.info, veil)
-    return await aside(veil, lambda: veiled_history(history, veil))
+    redactor = request.redactor()
+    if redactor.hides:
+        await read_extras(request, history.info, redactor)
+    return await aside(redactor, lambda: redacted_history(history, redactor))
 
 
-async def _values(visit: Visit, run_id: str, veil: Veil) -> dict[str, Any]:
+async def _values(request: ConsoleRequest, run_id: str, redactor: Redactor) -> dict[str, Any]:
     """What the run has set for others to read."""
-    found = await (await glance_of(visit.look)).values(run_id)
+    found = await (await glance_of(request.reader)).values(run_id)
 
     def shown() -> dict[str, Any]:
         return {
-            key: veil.value(visit.look._payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
+            key: redactor.value(request.reader._payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
             for key, text, format_ in found
             if not key.startswith(OWN_KEYS)
         }
 
-    return await aside(veil, shown)
+    return await aside(redactor, shown)
 
 
-async def _signals(visit: Visit, info: RunInfo, veil: Veil) -> list[ShownSignal]:
+async def _signals(request: ConsoleRequest, info: RunInfo, redactor: Redactor) -> list[ShownSignal]:
     """What lies in its mailbox, the oldest first."""
     if info.completed_at is not None:
         return []
     found = []
-    for signal in await (await glance_of(visit.look)).unread_signals(info.id, _MOST_SIGNALS, BRIEF):
-        value = visit.look._payloads.plain(signal.value, signal.format, "a signal")
-        shown = veil.value(value, f"signals.{signal.name}")
+    for signal in await (await glance_of(request.reader)).unread_signals(info.id, _MOST_SIGNALS, BRIEF):
+        value = request.reader._payloads.plain(signal.value, signal.format, "a signal")
+        shown = redactor.value(value, f"signals.{signal.name}")
         found.append(ShownSignal(signal.name, signal.sent_at, shown, signal.value is None and signal.size is not None))
     return found
 
 
-async def graph_of_run(visit: Visit, history: History) -> Graph | None:
+async def graph_of_run(request: ConsoleRequest, history: History) -> Graph | None:
     """The graph of a dag run."""
-    return await graph_of(visit.look, history.info) if dag_steps(history.steps) else None
+    return await graph_of(request.reader, history.info) if dag_steps(history.steps) else None
 
 
-def timeline(visit: Visit, history: History, graph: Graph | None) -> Markup:
+def timeline(request: ConsoleRequest, history: History, graph: Graph | None) -> Markup:
     """When the run did what."""
     placed = lay_out(history.info, history.steps, history.tries, graph, part=not history.whole)
-    return Markup(timeline_svg(placed, lambda child: visit.url("runs", child)))
+    return Markup(timeline_svg(placed, lambda child: request.url("runs", child)))
 
 
-def graph(visit: Visit, history: History, declared: Graph | None) -> Markup | None:
+def graph(request: ConsoleRequest, history: History, declared: Graph | None) -> Markup | None:
     """The graph of a dag run, coloured by how its steps stand; None for other runs."""
     if declared is None:
         return None
-    return Markup(graph_svg(declared, history.info, history.steps, lambda step: visit.url("runs", step)))
+    return Markup(graph_svg(declared, history.info, history.steps, lambda step: request.url("runs", step)))
 
 
 class StepRow(NamedTuple):
@@ -117,7 +117,7 @@ class StepRow(NamedTuple):
     """Where the run is that it started."""
 
 
-def step_rows(visit: Visit, history: History) -> list[StepRow]:
+def step_rows(request: ConsoleRequest, history: History) -> list[StepRow]:
     """The lines. Undos stand beside what they undo, unless that is on another page."""
     undos = {step.position: step for step in history.steps if step.kind == UNDO}
     numbers = {step.number for step in history.steps if step.kind != UNDO}
@@ -126,14 +126,14 @@ def step_rows(visit: Visit, history: History) -> list[StepRow]:
         if call.position is not None:
             tries.setdefault((call.branch, call.position), []).append(call)
     return [
-        _row(visit, history, step, undos, tries)
+        _row(request, history, step, undos, tries)
         for step in history.steps
         if step.kind != UNDO or step.position not in numbers
     ]
 
 
 def _row(
-    visit: Visit,
+    request: ConsoleRequest,
     history: History,
     step: StepInfo,
     undos: Mapping[int, StepInfo],
@@ -145,10 +145,10 @@ def _row(
         step, _state(step), _took(history.info, step, failed), _outcome(history.info, step),
         None if step.number is None or step.kind == UNDO else undos.get(step.number),
         failed,
-        _payload(visit, history, step, "output"),
-        _payload(visit, history, step, "arguments"),
-        _payload(visit, history, step, "error"),
-        None if step.child is None else visit.url("runs", step.child),
+        _payload(request, history, step, "output"),
+        _payload(request, history, step, "arguments"),
+        _payload(request, history, step, "error"),
+        None if step.child is None else request.url("runs", step.child),
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _inside(step: StepInfo, tries: Sequence[Activity]) -> list[Activity]:
     return [call for call in tries if call.branch.partition("/")[0] == step.name]
 
 
-def _payload(visit: Visit, history: History, step: StepInfo, what: str) -> str | None:
+def _payload(request: ConsoleRequest, history: History, step: StepInfo, what: str) -> str | None:
     """Where something that a step holds is loaded from. What a step of a dag holds, the run of its own holds."""
     if what == "error":
         if step.error is None or not step.error.traceback:
@@ -171,9 +171,9 @@ def _payload(visit: Visit, history: History, step: StepInfo, what: str) -> str |
         if sizes is None or getattr(sizes, what) is None or not is_payload:
             return None
     if step.kind == DAG_STEP and step.child is not None:
-        return visit.url("runs", step.child, "payload", what=what)
+        return request.url("runs", step.child, "payload", what=what)
     of_step = {"output": "step"}.get(what, what)
-    return visit.url("runs", history.info.id, "payload", what=of_step, branch=step.branch, position=step.position)
+    return request.url("runs", history.info.id, "payload", what=of_step, branch=step.branch, position=step.position)
 
 
 def _state(step: StepInfo) -> str:

@@ -114,7 +114,7 @@ Auth = Callable[[Request], "tuple[str, str] | Awaitable[tuple[str, str] | None] 
 """A function of the request that gives a name and a role, or None for a stranger; it may be ``async``."""
 
 
-class Door(Protocol):
+class Authenticator(Protocol):
     """A way of telling who is asking."""
 
     closed: str
@@ -129,7 +129,7 @@ class Door(Protocol):
         ...
 
 
-class TokenDoor:
+class TokenAuthenticator:
     """Lets in whoever has the token; nobody, if there is none."""
 
     closed = "This console is closed. Open it by the link with its token, which was printed where it was started."
@@ -158,7 +158,7 @@ class TokenDoor:
         return bool(self._token) and hmac.compare_digest(given.strip(), self._token)
 
 
-class OwnDoor:
+class CallbackAuthenticator:
     """Asks the application that mounts the console."""
 
     closed = "This console is closed to you. Sign in to the application that it belongs to."
@@ -191,11 +191,11 @@ SAFE = ("GET", "HEAD")
 _LOGIN = "token"
 
 
-class Entrance:
+class AccessCheck:
     """Lets a request in, or refuses it. There is one entrance for each console."""
 
-    def __init__(self, door: Door, hosts: Hosts, read_only: bool) -> None:
-        self._door = door
+    def __init__(self, authenticator: Authenticator, hosts: Hosts, read_only: bool) -> None:
+        self._authenticator = authenticator
         self._hosts = hosts
         self._read_only = read_only
 
@@ -209,9 +209,9 @@ class Entrance:
         known = self._login(request)
         if known is not None:
             return known
-        who = await self._door.who(request)
+        who = await self._authenticator.who(request)
         if who is None:
-            raise Refused(401, self._door.closed, _ASK)
+            raise Refused(401, self._authenticator.closed, _ASK)
         if request.method not in SAFE:
             self._check_unsafe(request, who)
         return who
@@ -220,7 +220,7 @@ class Entrance:
         """For a page that is asked for with a right token: its cookie, and the same page without the token."""
         if request.method not in SAFE or _LOGIN not in request.query_params:
             return None
-        cookie = self._door.cookie(request.query_params[_LOGIN])
+        cookie = self._authenticator.cookie(request.query_params[_LOGIN])
         if cookie is None:
             return None
         response = Response(status_code=303, headers={"Location": _without_token(request)})

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..app import Stepfast
 from .app import ROUTES, TOKEN, Console
 from .redaction import Redact, rule_of
-from .request import Desk
-from .security import Entrance, Hosts, TokenDoor, is_loopback, names_for
+from .request import ConsoleState
+from .security import AccessCheck, Hosts, TokenAuthenticator, is_loopback, names_for
 
 __all__ = ["TOKEN", "is_loopback", "prefix_of", "prefixed", "serve", "standing_alone"]
 
@@ -32,7 +32,9 @@ def standing_alone(
 ) -> Console:
     """The console of a database, for a server of its own."""
     hosts = Hosts([*names_for(host), *allowed], addresses=not is_loopback(host))
-    return Console(Desk(app, rule_of(redact or None), read_only), Entrance(TokenDoor(token), hosts, read_only))
+    return Console(
+        ConsoleState(app, rule_of(redact or None), read_only), AccessCheck(TokenAuthenticator(token), hosts, read_only)
+    )
 
 
 async def serve(console: Console, listener: socket.socket, root_path: str = "") -> None:

@@ -21,15 +21,15 @@ from ...monitoring.text import queues_of, worker_name, worker_shape
 from ...store.answers import FAILED, INTERRUPTED, UNKNOWN, AuditLine, Check
 from ...store.readonly import TableSize, TookTooLong
 from ..filters import Filters, Group
-from ..request import Visit
+from ..request import ConsoleRequest
 from ..responses import Page
 
 _WORKERS_REFRESH = 5.0
 
 
-async def workers(visit: Visit) -> Page:
+async def workers(request: ConsoleRequest) -> Page:
     """Every worker that is registered; dead ones until somebody has buried them."""
-    found = await (await glance_of(visit.look)).workers()
+    found = await (await glance_of(request.reader)).workers()
     rows = [
         {
             "worker": worker,
@@ -49,38 +49,38 @@ _SYSTEM_REFRESH, _AGAIN_DOWN = 30.0, 5.0
 _PATIENCE = 10.0
 
 
-async def system(visit: Visit) -> Page:
+async def system(request: ConsoleRequest) -> Page:
     """What the doctor finds, and the sizes of tables; where the database cannot be asked, since when that is so."""
     try:
-        if visit.desk.outage.since is not None:  # what was found before it is of no use to anybody
-            visit.desk.slow.forget()
-            await seen_anew(visit.app)
-        checks: list[Check] = await visit.desk.slow.get("doctor", lambda: _examined(visit))
-        glance = await glance_of(visit.look)
+        if request.state.outage.since is not None:  # what was found before it is of no use to anybody
+            request.state.slow.forget()
+            await seen_anew(request.app)
+        checks: list[Check] = await request.state.slow.get("doctor", lambda: _examined(request))
+        glance = await glance_of(request.reader)
         sizes, whole = await glance.sizes(), await glance.whole_size()
-        version = await visit.desk.slow.get("schema", lambda: _version(visit))
+        version = await request.state.slow.get("schema", lambda: _version(request))
     except (DatabaseUnavailable, SchemaError, TookTooLong) as error:
-        return _down(visit, error)
+        return _down(request, error)
     shown = {"checks": checks, "ok": all(c.ok for c in checks), "since": None}
-    return _page(visit, shown, version, sizes, whole)
+    return _page(request, shown, version, sizes, whole)
 
 
-def _down(visit: Visit, error: StepfastError) -> Page:
+def _down(request: ConsoleRequest, error: StepfastError) -> Page:
     """The page without what only the database could tell."""
-    since = visit.desk.outage.noticed() if isinstance(error, DatabaseUnavailable) else None
-    page = _page(visit, {"checks": [unreachable(error)], "ok": False, "since": since}, None, [], None)
+    since = request.state.outage.noticed() if isinstance(error, DatabaseUnavailable) else None
+    page = _page(request, {"checks": [unreachable(error)], "ok": False, "since": since}, None, [], None)
     return replace(page, status=503, again=_AGAIN_DOWN)
 
 
 def _page(
-    visit: Visit, shown: dict[str, Any], tables: int | None, sizes: Sequence[TableSize], whole: int | None
+    request: ConsoleRequest, shown: dict[str, Any], tables: int | None, sizes: Sequence[TableSize], whole: int | None
 ) -> Page:  # fmt: skip
     versions = {
         "stepfast": __version__,
         "python": platform.python_version(),
         "tables": tables,
-        "engine": visit.app.url.kind,
-        "namespace": visit.app.namespace,
+        "engine": request.app.url.kind,
+        "namespace": request.app.namespace,
     }
     since: datetime | None = shown["since"]
     shape: dict[str, Any] = {
@@ -94,37 +94,37 @@ def _page(
     return Page("system.html", shown | more, shape, again=_SYSTEM_REFRESH)
 
 
-async def _examined(visit: Visit) -> list[Check]:
+async def _examined(request: ConsoleRequest) -> list[Check]:
     try:
         async with asyncio.timeout(_PATIENCE):
-            return await examine(visit.app, await visit.app.store())
+            return await examine(request.app, await request.app.store())
     except TimeoutError:
         advice = "look at what the database is busy with"
         return [Check("connection", False, f"the database did not answer within {_PATIENCE:g} s", advice)]
 
 
-async def _version(visit: Visit) -> int:
-    return (await (await visit.app.store()).schema_state()).version
+async def _version(request: ConsoleRequest) -> int:
+    return (await (await request.app.store()).schema_state()).version
 
 
 PAGE = 50
 _AUDIT_REFRESH = 15.0
 
 
-async def audit(visit: Visit) -> Page:
+async def audit(request: ConsoleRequest) -> Page:
     """A page of lines, the newest first; of one run, queue or schedule, if the address says so."""
-    which, before = visit.query.get("which") or None, visit.query.get("before") or None
-    glance = await glance_of(visit.look)
+    which, before = request.query.get("which") or None, request.query.get("before") or None
+    glance = await glance_of(request.reader)
     found = await glance.audit(which, None if before is None else check_id(before), PAGE + 1)
     lines, more = found[:PAGE], len(found) > PAGE
-    rows = [{"line": line, "at": moment(line.at), "again": _ask_again(visit, line)} for line in lines]
-    link = visit.url("audit", which=which, before=lines[-1].id) if more else None
+    rows = [{"line": line, "at": moment(line.at), "again": _ask_again(request, line)} for line in lines]
+    link = request.url("audit", which=which, before=lines[-1].id) if more else None
     shown = {"lines": rows, "which": which or "", "more": link, "first": before is None}
     headers = {"Link": f'<{link}>; rel="next"'} if link else {}
     return Page("audit.html", shown, [line_shape(line) for line in lines], again=_AUDIT_REFRESH, headers=headers)
 
 
-def _ask_again(visit: Visit, line: AuditLine) -> str | None:
+def _ask_again(request: ConsoleRequest, line: AuditLine) -> str | None:
     """Where the rest of a bulk job can be asked for that did not come to its end. What it was chosen by stands in the
     line, unless it was too long for one."""
     if line.outcome not in (INTERRUPTED, UNKNOWN, FAILED) or len(line.which) >= LONGEST:
@@ -132,5 +132,5 @@ def _ask_again(visit: Visit, line: AuditLine) -> str | None:
     kind, _, verb = line.what.partition(".")
     given = dict(parse_qsl(line.which))
     if kind == "failures" and given.get("workflow"):
-        return visit.url("failures", verb, **Group.of(given).query)
-    return visit.url("bulk", verb, **Filters.of(given).query) if kind == "bulk" else None
+        return request.url("failures", verb, **Group.of(given).query)
+    return request.url("bulk", verb, **Filters.of(given).query) if kind == "bulk" else None

@@ -7,47 +7,47 @@ from urllib.parse import urlencode
 
 from ...filters import ListKeywords
 from ...monitoring.search import Counted, count_runs
-from ..bulk_jobs import WISHES, BulkAction, Carry, Job, all_of
+from ..bulk_jobs import BULK_ACTIONS, Apply, BulkAction, Job, all_of
 from ..confirm import Question
 from ..filters import Filters
 from ..refusals import Refused
-from ..request import Visit
+from ..request import ConsoleRequest
 from ..responses import Done, Page
 
 _AGAIN = 1.0
 
 
-async def bulk(visit: Visit) -> Page:
+async def bulk(request: ConsoleRequest) -> Page:
     """The counted dry run, and the form that makes it so."""
-    wish, filters = wish_of(visit), Filters.of(visit.query)
-    number = await counted(visit, choices_of(wish, filters))
-    title = f"{wish.verb.capitalize()} {number} {'run' if str(number) == '1' else 'runs'}"
-    sentence = f"{number} chosen by {chosen_by(filters)}. {wish.happens}" if number.number else (
-        f"No run is chosen by {chosen_by(filters)} that could be {wish.done}."
+    action, filters = action_of(request), Filters.of(request.query)
+    number = await counted(request, choices_of(action, filters))
+    title = f"{action.verb.capitalize()} {number} {'run' if str(number) == '1' else 'runs'}"
+    sentence = f"{number} chosen by {chosen_by(filters)}. {action.happens}" if number.number else (
+        f"No run is chosen by {chosen_by(filters)} that could be {action.done}."
     )  # fmt: skip
     fields = filters.query | {"counted": str(number)}
-    question = Question(title, sentence, ("bulk", wish.verb), fields, danger=wish.verb == "cancel")
-    page = question.page(visit, visit.url("runs", **filters.query), possible=number.number > 0)
-    return Page(page.template, page.shown, {"found": number.number, "more": number.more, wish.done: 0, "refused": []})
+    question = Question(title, sentence, ("bulk", action.verb), fields, danger=action.verb == "cancel")
+    page = question.page(request, request.url("runs", **filters.query), possible=number.number > 0)
+    return Page(page.template, page.shown, {"found": number.number, "more": number.more, action.done: 0, "refused": []})
 
 
-async def job(visit: Visit) -> Page:
+async def job(request: ConsoleRequest) -> Page:
     """How far a job is."""
-    found = visit.desk.jobs.get(visit.params["job"])
+    found = request.state.jobs.get(request.params["job"])
     refused = list(found.tally.refused.items())
     shown = {"job": found, "refused": refused[:20], "more": max(0, len(refused) - 20)}
     return Page("job.html", shown, found.shape(), again=_AGAIN if found.ended is None else None)
 
 
-def wish_of(visit: Visit) -> BulkAction:
+def action_of(request: ConsoleRequest) -> BulkAction:
     """What is asked of them."""
-    wish = WISHES.get(visit.params["action"])
-    if wish is None:
-        raise Refused(404, f"there is no such action; there are {', '.join(WISHES)}")
-    return wish
+    action = BULK_ACTIONS.get(request.params["action"])
+    if action is None:
+        raise Refused(404, f"there is no such action; there are {', '.join(BULK_ACTIONS)}")
+    return action
 
 
-def choices_of(wish: BulkAction, filters: Filters) -> list[ListKeywords]:
+def choices_of(action: BulkAction, filters: Filters) -> list[ListKeywords]:
     """The filters for each status that is meant. All runs at once are not meant by a link that names none."""
     if not filters.any:
         raise Refused(400, "which runs? Narrow the list down by a filter first")
@@ -55,12 +55,12 @@ def choices_of(wish: BulkAction, filters: Filters) -> list[ListKeywords]:
         raise Refused(400, "runs that were found by a text cannot be chosen: the text is only looked for in the newest")
     given = filters.keywords
     given.pop("oldest_first", None)
-    return [{**given, "status": each} for each in ([filters.status] if filters.status else wish.usual)]
+    return [{**given, "status": each} for each in ([filters.status] if filters.status else action.usual)]
 
 
-async def counted(visit: Visit, choices: Sequence[ListKeywords]) -> Counted:
+async def counted(request: ConsoleRequest, choices: Sequence[ListKeywords]) -> Counted:
     """How many these are, up to ten thousand of each."""
-    found = [await count_runs(visit.look, choice) for choice in choices]
+    found = [await count_runs(request.reader, choice) for choice in choices]
     return Counted(sum(each.number for each in found), any(each.more for each in found))
 
 
@@ -74,19 +74,19 @@ def written(filters: Filters) -> str:
     return urlencode(filters.query)
 
 
-async def begin_bulk(visit: Visit) -> Done:
+async def begin_bulk(request: ConsoleRequest) -> Done:
     """Begin it, beside the pages; the page that comes next tells how far it is. Its line in the audit stays open until
     it has ended."""
-    wish, filters = wish_of(visit), Filters.of(visit.form)
-    choices = choices_of(wish, filters)
-    job = Job(wish, str(await counted(visit, choices)), written(filters))
-    return await begun(visit, job, all_of(choices))
+    action, filters = action_of(request), Filters.of(request.form)
+    choices = choices_of(action, filters)
+    job = Job(action, str(await counted(request, choices)), written(filters))
+    return await begun(request, job, all_of(choices))
 
 
-async def begun(visit: Visit, job: Job, carry: Carry) -> Done:
+async def begun(request: ConsoleRequest, job: Job, apply: Apply) -> Done:
     """Begin a job, and go on to its page."""
-    begun = await visit.desk.jobs.begin(job, carry, visit.line)
-    address = visit.url("bulk", "jobs", begun.id)
+    begun = await request.state.jobs.begin(job, apply, request.line)
+    address = request.url("bulk", "jobs", begun.id)
     if begun is not job:
         return Done(address, begun.shape(), "the same was under way already")
     return Done(address, job.shape(), open=True)

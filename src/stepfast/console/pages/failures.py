@@ -8,24 +8,24 @@ from ...model import status
 from ...monitoring.changes import glance_of
 from ...monitoring.text import count
 from ...stats import FailureStats, failure_stats
-from ...store.answers import Alike
-from ..bulk_jobs import WISHES, Job
+from ...store.store import Alike
+from ..bulk_jobs import BULK_ACTIONS, Job
 from ..confirm import Question
 from ..filters import LOOKED, USUAL, Group, runs_of, seconds_of
 from ..refusals import Refused
-from ..request import Visit
+from ..request import ConsoleRequest
 from ..responses import Done, Page
 from .bulk import begun
 
 _AGAIN = 10.0
 
 
-async def failures(visit: Visit) -> Page:
+async def failures(request: ConsoleRequest) -> Page:
     """Groups of failures, those that happened most, first."""
-    text = visit.query.get("since") or USUAL
+    text = request.query.get("since") or USUAL
     seconds = seconds_of(text)
-    found = failure_stats(seconds, await (await glance_of(visit.look)).failures(int(seconds * 1000), LOOKED))
-    rows = [{"info": group, "list": _list(visit, group), "retry": _retry(visit, group, text)} for group in found]
+    found = failure_stats(seconds, await (await glance_of(request.reader)).failures(int(seconds * 1000), LOOKED))
+    rows = [{"info": group, "list": _list(request, group), "retry": _retry(request, group, text)} for group in found]
     number = sum(group.count for group in found)
     shown = {"failures": rows, "since": text, "looked": LOOKED, "number": number}
     # The part of what `stepfast stats --json` writes that is about failures.
@@ -35,33 +35,33 @@ async def failures(visit: Visit) -> Page:
     return Page("failures.html", shown, shape, again=_AGAIN)
 
 
-async def confirm_retry(visit: Visit) -> Page:
+async def confirm_retry(request: ConsoleRequest) -> Page:
     """How many of a group can be retried, and the form that makes it so."""
-    group, wish = Group.of(visit.query), WISHES["retry"]
-    number = len(await runs_of(visit, group))
+    group, action = Group.of(request.query), BULK_ACTIONS["retry"]
+    number = len(await runs_of(request, group))
     title = f"Retry {count(number, 'run')}"
-    sentence = f"{number:,} failed within {group.since} by {group}. {wish.happens}" if number else (
+    sentence = f"{number:,} failed within {group.since} by {group}. {action.happens}" if number else (
         f"No run is left that failed within {group.since} by {group}, and could be retried."
     )  # fmt: skip
     question = Question(title, sentence, ("failures", "retry"), group.query | {"counted": str(number)})
-    page = question.page(visit, visit.url("failures", since=group.since), possible=number > 0)
-    return Page(page.template, page.shown, {"found": number, "more": False, wish.done: 0, "refused": []})
+    page = question.page(request, request.url("failures", since=group.since), possible=number > 0)
+    return Page(page.template, page.shown, {"found": number, "more": False, action.done: 0, "refused": []})
 
 
-def _list(visit: Visit, group: FailureStats) -> str:
-    return visit.url("runs", workflow=group.workflow, status=status.FAILED, reason=group.reason)
+def _list(request: ConsoleRequest, group: FailureStats) -> str:
+    return request.url("runs", workflow=group.workflow, status=status.FAILED, reason=group.reason)
 
 
-def _retry(visit: Visit, group: FailureStats, since: str) -> str:
+def _retry(request: ConsoleRequest, group: FailureStats, since: str) -> str:
     alike = Alike(group.workflow, group.reason, group.step, group.error_type)
-    return visit.url("failures", "retry", **Group(alike, since).query)
+    return request.url("failures", "retry", **Group(alike, since).query)
 
 
-async def retry(visit: Visit) -> Done:
+async def retry(request: ConsoleRequest) -> Done:
     """Retry those that are in the group now, and no others: what fails while it goes on is not meant."""
-    group = Group.of(visit.form)
-    ids = await runs_of(visit, group)
+    group = Group.of(request.form)
+    ids = await runs_of(request, group)
     if not ids:
         raise Refused(409, "no run is left that failed like this and could be retried")
-    job = Job(WISHES["retry"], f"{len(ids):,}", str(group))
-    return await begun(visit, job, lambda bulk: bulk.these(ids))
+    job = Job(BULK_ACTIONS["retry"], f"{len(ids):,}", str(group))
+    return await begun(request, job, lambda bulk: bulk.these(ids))

@@ -13,7 +13,7 @@ from ...monitoring.text import count, limit_of, limits_in_words, queue_shape, se
 from ...queues import QueueInfo
 from ..confirm import Question
 from ..refusals import Refused
-from ..request import Visit
+from ..request import ConsoleRequest
 from ..responses import Done, Page
 
 _WIDE, _HIGH = 120, 24
@@ -68,10 +68,10 @@ _DONE = {
 LIMITS = ("concurrency", "rate", "key_concurrency", "key_rate", "max_ready")
 
 
-async def queues(visit: Visit) -> Page:
+async def queues(request: ConsoleRequest) -> Page:
     """All queues, by name."""
-    found = await depths_of(visit.look)
-    visit.desk.hour.add(found)
+    found = await depths_of(request.reader)
+    request.state.hour.add(found)
     rows = [
         {
             "info": info,
@@ -79,7 +79,7 @@ async def queues(visit: Visit) -> Page:
             "served_by": served_by(info, found.workers),
             "unserved": not info.workers and bool(info.ready or info.delayed or info.waiting),
             "ended": found.ended.get(info.name, 0),
-            "chart": sparkline(visit.desk.hour.of(info.name)),
+            "chart": sparkline(request.state.hour.of(info.name)),
         }
         for info in found.queues
     ]
@@ -87,16 +87,16 @@ async def queues(visit: Visit) -> Page:
         queue_shape(info, found.workers) | {"ended_within_a_minute": found.ended.get(info.name, 0)}
         for info in found.queues
     ]
-    shown = {"queues": rows, "full": found.full, "most": MOST, "done": _DONE.get(visit.query.get("done", ""))}
+    shown = {"queues": rows, "full": found.full, "most": MOST, "done": _DONE.get(request.query.get("done", ""))}
     return Page("queues.html", shown, shape, again=_AGAIN)
 
 
-async def confirm_queue(visit: Visit) -> Page:
+async def confirm_queue(request: ConsoleRequest) -> Page:
     """The page before a queue is paused, resumed or limited."""
-    name, action = visit.query.get("queue", ""), visit.params["action"]
+    name, action = request.query.get("queue", ""), request.params["action"]
     if not name:
         raise Refused(400, "the link names no queue")
-    found = {info.name: info for info in (await depths_of(visit.look)).queues}
+    found = {info.name: info for info in (await depths_of(request.reader)).queues}
     info = found.get(name)
     if action == "pause":
         question = Question(f"Pause queue {name}", _paused(info), ("queues", "pause"), {"queue": name}, danger=True)
@@ -107,7 +107,9 @@ async def confirm_queue(visit: Visit) -> Page:
     else:
         raise Refused(404, "there is no such action")
     now = {limit: None if info is None else getattr(info, limit) for limit in LIMITS}
-    return question.page(visit, visit.url("queues"), "confirm_limits.html" if action == "limits" else None, limits=now)
+    return question.page(
+        request, request.url("queues"), "confirm_limits.html" if action == "limits" else None, limits=now
+    )
 
 
 def _paused(info: QueueInfo | None) -> str:
@@ -137,30 +139,30 @@ def _is(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-async def pause(visit: Visit) -> Done:
+async def pause(request: ConsoleRequest) -> Done:
     """Pause a queue: none of its runs is claimed from now on."""
-    name = visit.form.required("queue")
-    await visit.app.pause_queue(name)
-    return _done(visit, "paused", {"queue": name, "paused": True})
+    name = request.form.required("queue")
+    await request.app.pause_queue(name)
+    return _done(request, "paused", {"queue": name, "paused": True})
 
 
-async def resume(visit: Visit) -> Done:
+async def resume(request: ConsoleRequest) -> Done:
     """Resume a paused queue: its runs are claimed again."""
-    name = visit.form.required("queue")
-    await visit.app.resume_queue(name)
-    return _done(visit, "resumed", {"queue": name, "paused": False})
+    name = request.form.required("queue")
+    await request.app.resume_queue(name)
+    return _done(request, "resumed", {"queue": name, "paused": False})
 
 
-async def limits(visit: Visit) -> Done:
+async def limits(request: ConsoleRequest) -> Done:
     """Set limits: an empty field leaves one as it is, ``none`` lifts it, ``reset`` lets those of code hold again."""
-    name, reset = visit.form.required("queue"), bool(visit.form.optional("reset"))
-    given = {limit: _limit(limit, text) for limit in LIMITS if (text := visit.form.optional(limit)) is not None}
+    name, reset = request.form.required("queue"), bool(request.form.optional("reset"))
+    given = {limit: _limit(limit, text) for limit in LIMITS if (text := request.form.optional(limit)) is not None}
     if reset and given:
         raise Refused(400, "either set limits, or let what the code declares hold again")
     if not reset and not given:
         raise Refused(400, "no limit was given: write a number, a rate as 100/60s, or none")
-    await visit.app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
-    return _done(visit, "reset" if reset else "limited", {"queue": name, "set": sorted(given), "reset": reset})
+    await request.app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
+    return _done(request, "reset" if reset else "limited", {"queue": name, "set": sorted(given), "reset": reset})
 
 
 def _limit(name: str, text: str) -> object:
@@ -170,5 +172,5 @@ def _limit(name: str, text: str) -> object:
         raise Refused(400, str(error)) from None
 
 
-def _done(visit: Visit, word: str, shape: dict[str, object]) -> Done:
-    return Done(visit.url("queues", done=word), shape)
+def _done(request: ConsoleRequest, word: str, shape: dict[str, object]) -> Done:
+    return Done(request.url("queues", done=word), shape)

@@ -15,12 +15,12 @@ from ...monitoring.changes import LISTS, news_of
 from ...monitoring.search import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
 from ...monitoring.text import count
 from ..addresses import NAVIGATION
-from ..bulk_jobs import WISHES
+from ..bulk_jobs import BULK_ACTIONS
 from ..filters import ORDERS, Filters
-from ..redaction import aside, veiled_runs
+from ..redaction import aside, redacted_runs
 from ..refusals import Refused
-from ..request import Visit
-from ..responses import Done, Page, Word, outlook, prints_of
+from ..request import ConsoleRequest
+from ..responses import Done, Json, Page, change_poll, state_hash_of
 
 PAGE = 50
 _MOST = 500
@@ -29,22 +29,22 @@ _LATEST = 15.0
 """Seconds after which the list is read again even if nothing has happened to the newest runs."""
 
 
-async def runs(visit: Visit) -> Page | Done:
+async def runs(request: ConsoleRequest) -> Page | Done:
     """A page of runs; or, if the box names one of them, that run."""
-    wanted = visit.query.get("find", "").strip()
+    wanted = request.query.get("find", "").strip()
     if wanted:
-        found = await find_runs(visit.look, wanted)
+        found = await find_runs(request.reader, wanted)
         if len(found) == 1:
-            return Done(visit.url("runs", found[0].id), {"found": found[0].id})
-        return await _page(visit, Filters(), Listed(found, None), wanted)
-    filters = Filters.of(visit.query)
-    if filters.text is not None and visit.desk.rule is not None:
+            return Done(request.url("runs", found[0].id), {"found": found[0].id})
+        return await _page(request, Filters(), Listed(found, None), wanted)
+    filters = Filters.of(request.query)
+    if filters.text is not None and request.state.rule is not None:
         raise Refused(400, "parts of inputs are hidden here, so no text can be looked for in them")
-    seen = await prints_of(visit) if filters.text is None else None
-    number = await count_runs(visit.look, filters.keywords) if filters.any and filters.text is None else None
-    page: ListKeywords = {"limit": _limit(visit.query.get("limit")), "after": visit.query.get("after") or None}
-    listed = await list_runs(visit.look, {**filters.keywords, **page}, filters.text)
-    return replace(await _page(visit, filters, listed, "", number), news=outlook(visit, seen, _LATEST))
+    seen = await state_hash_of(request) if filters.text is None else None
+    number = await count_runs(request.reader, filters.keywords) if filters.any and filters.text is None else None
+    page: ListKeywords = {"limit": _limit(request.query.get("limit")), "after": request.query.get("after") or None}
+    listed = await list_runs(request.reader, {**filters.keywords, **page}, filters.text)
+    return replace(await _page(request, filters, listed, "", number), news=change_poll(request, seen, _LATEST))
 
 
 def _said(listed: Listed) -> str:
@@ -60,27 +60,29 @@ def _said(listed: Listed) -> str:
     return " ".join(said)
 
 
-def _bulk(visit: Visit, filters: Filters, number: Counted | None) -> list[str]:
+def _bulk(request: ConsoleRequest, filters: Filters, number: Counted | None) -> list[str]:
     """What can be asked of all of them: what suits the status that they have."""
-    if number is None or not number.number or not visit.may_operate:
+    if number is None or not number.number or not request.may_operate:
         return []
-    return [wish.verb for wish in WISHES.values() if filters.status is None or filters.status in wish.usual]
+    return [action.verb for action in BULK_ACTIONS.values() if filters.status is None or filters.status in action.usual]
 
 
-async def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str, number: Counted | None = None) -> Page:
-    veil = visit.veil()
-    shown = await aside(veil, lambda: veiled_runs(listed.runs, veil))
-    kept = {**filters.query, "limit": visit.query.get("limit")}
-    more = None if listed.after is None else visit.url("runs", **kept, after=listed.after)
+async def _page(
+    request: ConsoleRequest, filters: Filters, listed: Listed, wanted: str, number: Counted | None = None
+) -> Page:
+    redactor = request.redactor()
+    shown = await aside(redactor, lambda: redacted_runs(listed.runs, redactor))
+    kept = {**filters.query, "limit": request.query.get("limit")}
+    more = None if listed.after is None else request.url("runs", **kept, after=listed.after)
     given = {
         "runs": shown,
         "filters": filters,
         "wanted": wanted,
         "said": _said(listed),
         "number": number,
-        "bulk": _bulk(visit, filters, number),
+        "bulk": _bulk(request, filters, number),
         "more": more,
-        "first": visit.query.get("after") is None,
+        "first": request.query.get("after") is None,
         "statuses": status.RUN_STATUSES,
         "reasons": status.REASONS,
         "orders": ORDERS,
@@ -111,9 +113,9 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-async def home(visit: Visit) -> Done:
+async def home(request: ConsoleRequest) -> Done:
     """Go on to the runs."""
-    return Done(visit.url("runs"), {"pages": [path for _, path in NAVIGATION]})
+    return Done(request.url("runs"), {"pages": [path for _, path in NAVIGATION]})
 
 
 _SOON, _LATE = 1.0, 5.0
@@ -121,13 +123,13 @@ _QUIET = 30.0
 """For each so many seconds in which nothing has happened, a tab waits a second longer, up to five."""
 
 
-async def news(visit: Visit) -> Word:
+async def news(request: ConsoleRequest) -> Json:
     """Whether a run, or the list of them, stands otherwise than by a mark; and in how many seconds to ask again."""
-    run_id = visit.query.get("run")
-    what = LISTS if run_id is None else visit.look.get(run_id).id
-    found = await (await news_of(visit.app)).ask(what)
+    run_id = request.query.get("run")
+    what = LISTS if run_id is None else request.reader.get(run_id).id
+    found = await (await news_of(request.app)).ask(what)
     if found is None:
-        return Word({"changed": True, "again": _LATE})
+        return Json({"changed": True, "again": _LATE})
     quiet = time.monotonic() - found.since
     again = round(min(max(_SOON, quiet / _QUIET), _LATE), 1)
-    return Word({"changed": visit.query.get("mark") != found.text, "again": again})
+    return Json({"changed": request.query.get("mark") != found.text, "again": again})

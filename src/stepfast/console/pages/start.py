@@ -10,18 +10,18 @@ from ...monitoring.text import span
 from ...settings import FORMAT
 from ..input_form import fields_of, input_of
 from ..refusals import Refused
-from ..request import Visit
+from ..request import ConsoleRequest
 from ..responses import Done, Page
 
 
-async def start(visit: Visit) -> Done:
+async def start(request: ConsoleRequest) -> Done:
     """Start a run of a workflow, with an input as JSON or field by field. What does not fit is refused by its path."""
-    name, form = visit.form.required("workflow"), visit.form
-    known = {each.name: each for each in await (await glance_of(visit.look)).definitions()}
+    name, form = request.form.required("workflow"), request.form
+    known = {each.name: each for each in await (await glance_of(request.reader)).definitions()}
     if name not in known:
         raise UnknownWorkflow(name, sorted(known))
     priority, delay = form.optional("priority"), form.optional("delay")
-    run = await visit.app.start(
+    run = await request.app.start(
         name,
         input_of(form, known[name].input_schema),
         key=form.optional("key"),
@@ -30,7 +30,7 @@ async def start(visit: Visit) -> Done:
         delay=None if delay is None else _seconds(delay),
         tags=[tag.strip() for tag in (form.optional("tags") or "").split(",") if tag.strip()],
     )
-    return Done(visit.url("runs", run.id, done="start"), {"id": run.id}, said=f"run {run.id}")
+    return Done(request.url("runs", run.id, done="start"), {"id": run.id}, said=f"run {run.id}")
 
 
 def _whole(text: str) -> int:
@@ -53,24 +53,24 @@ IN_CLEAR = (
 )
 
 
-async def said_of(visit: Visit, workflow: str) -> str:
+async def said_of(request: ConsoleRequest, workflow: str) -> str:
     """The sentence, if what is written from here about a workflow would not be sealed as the newest of its runs is."""
-    if visit.app._payloads.format != FORMAT:
+    if request.app._payloads.format != FORMAT:
         return ""
-    newest = await list_runs(visit.look, {"workflow": workflow, "limit": 1})
-    rows = await (await glance_of(visit.look)).named([run.id for run in newest.runs])
+    newest = await list_runs(request.reader, {"workflow": workflow, "limit": 1})
+    rows = await (await glance_of(request.reader)).named([run.id for run in newest.runs])
     return IN_CLEAR if any(row.format != FORMAT for row in rows) else ""
 
 
-async def start_form(visit: Visit) -> Page:
+async def start_form(request: ConsoleRequest) -> Page:
     """The workflows that the database knows; or the form of one of them."""
-    known = {each.name: each for each in await (await glance_of(visit.look)).definitions()}
-    name = visit.query.get("workflow") or None
+    known = {each.name: each for each in await (await glance_of(request.reader)).definitions()}
+    name = request.query.get("workflow") or None
     if name is not None and name not in known:
         raise UnknownWorkflow(name, sorted(known))
     chosen = None if name is None else known[name]
     fields = [] if chosen is None else fields_of(chosen.input_schema)
-    warning = "" if name is None else await said_of(visit, name)
+    warning = "" if name is None else await said_of(request, name)
     shown = {"workflows": sorted(known), "chosen": chosen, "fields": fields, "warning": warning}
     return Page("start.html", shown, [_shape(each) for each in known.values()] if chosen is None else _shape(chosen))
 
