@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import httpx
 
-from stepfast.console.addresses import NAVIGATION
+from stepfast.console.responses import NAVIGATION
 from stepfast.testing import Lab
 from tests.browser.serving import TOKEN, listening
 from tests.browser.shop import Order, World, make_shop

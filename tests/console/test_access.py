@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ from stepfast.console import console
 from stepfast.console.app import ROUTES
 from stepfast.console.refusals import Refused
 from stepfast.console.request import read_form
-from stepfast.console.security import ALWAYS, Hosts, is_loopback, names_for
+from stepfast.console.security import SECURITY_HEADERS, Hosts, is_loopback, names_for
 from tests.console.conftest import JSON, OWN, TOKEN, browse
 
 RUN = "0197a1b2-0000-7000-8000-000000000000"
@@ -35,7 +37,8 @@ async def app() -> Any:
 def addresses() -> Iterator[tuple[str, str]]:
     """Every route with its method, and a few addresses that there are not."""
     for route in ROUTES:
-        yield route.method, route.path.replace("{id}", RUN).replace("{action}", "cancel").replace("{name}", "n")
+        method = "GET" if "GET" in (route.methods or ()) else "POST"
+        yield method, route.path.replace("{id}", RUN).replace("{action}", "cancel").replace("{name}", "n")
     yield from [("GET", "/static/console.css"), ("GET", "/nothing"), ("POST", "/nothing"), ("DELETE", "/runs")]
 
 
@@ -143,6 +146,35 @@ async def test_a_get_of_an_action_is_405(app: Stepfast) -> None:
             assert answer.status_code == 405 and answer.headers["allow"] == "POST"
 
 
+async def test_a_405_names_every_method_of_the_address(app: Stepfast) -> None:
+    async with browse(console(app, token=TOKEN)) as client:
+        for address, allowed in (("/start", "GET, HEAD, POST"), ("/runs", "GET, HEAD"), ("/queues/pause", "POST")):
+            answer = await client.put(address, headers=OWN)
+            assert answer.status_code == 405 and answer.headers["allow"] == allowed
+
+
+async def test_static_files_are_cached_by_their_content(app: Stepfast) -> None:
+    async with browse(console(app, token=TOKEN)) as client:
+        page = (await client.get("/runs")).text
+        for name, kind in (
+            ("console.css", "text/css"),
+            ("diagrams.css", "text/css"),
+            ("console.js", "text/javascript"),
+        ):
+            found = re.search(rf'"(/static/{name}\?v=([0-9a-f]{{12}}))"', page)
+            assert found is not None
+            answer = await client.get(found[1])
+            assert hashlib.sha256(answer.content).hexdigest().startswith(found[2])
+            assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
+            assert answer.headers["cache-control"] == "private, max-age=31536000, immutable"
+            head = await client.head(found[1])
+            assert head.status_code == 200 and head.content == b""
+        for name in ("nothing.css", "..%2Fapp.py", "%2Fetc%2Fpasswd", "app.py", "console.css/", "x/console.css"):
+            answer = await client.get(f"/static/{name}")
+            assert answer.status_code == (200 if name == "console.css/" else 404), name
+            assert (await client.post(f"/static/{name}", headers=OWN)).status_code in (404, 405)
+
+
 async def test_viewers_are_offered_nothing(app: Stepfast) -> None:
     @app.workflow
     async def waits(ctx: Any) -> None:
@@ -246,9 +278,9 @@ async def test_every_answer_has_the_headers(app: Stepfast) -> None:
         answers.append(await client.head("/runs"))
     assert {answer.status_code for answer in answers} >= {200, 303, 401, 404}
     for answer in answers:
-        assert {name: answer.headers.get(name) for name in ALWAYS} == ALWAYS
+        assert {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
         assert answer.headers["cache-control"] in ("no-store", "private, max-age=31536000, immutable")
-    policy = ALWAYS["Content-Security-Policy"]
+    policy = SECURITY_HEADERS["Content-Security-Policy"]
     assert "script-src 'self'" in policy and "unsafe" not in policy and "default-src 'none'" in policy
 
 

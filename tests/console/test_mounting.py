@@ -11,10 +11,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from stepfast import Stepfast
+from stepfast import Stepfast, StepfastError
 from stepfast.console import console
+from stepfast.console.refusals import Refused
 from stepfast.console.server import prefixed
-from tests.console.conftest import OWN, TOKEN, browse
+from tests.console.conftest import JSON, OWN, TOKEN, browse
 from tests.docs.pages import ROOT
 
 
@@ -91,6 +92,10 @@ async def test_a_name_with_a_slash_is_one_part(app: Stepfast) -> None:
         assert "that is not a run id" in one.text  # the page of a run was asked for
         assert "there is no such page" in two.text
         assert (await client.get("/runs/")).status_code == 200
+        run = await app.start("job", "x")
+        sent = await client.post(f"/runs/{run.id}%2Fcancel", headers=OWN)
+        assert sent.status_code == 405 and (await run.info()).status == "queued"
+        assert (await client.get("/%72uns")).status_code == 200  # another way to write the same address
 
 
 async def test_errors_of_an_application_around_it_are_not_needed(app: Stepfast) -> None:
@@ -98,6 +103,29 @@ async def test_errors_of_an_application_around_it_are_not_needed(app: Stepfast) 
     async with browse(outer) as client:
         answer = await client.get("/c/runs/0197a1b2-0000-7000-8000-000000000000/cancel")
         assert answer.status_code == 405 and "content-security-policy" in answer.headers
+
+
+async def test_errors_do_not_reach_an_application_around_it(app: Stepfast) -> None:
+    def handle(request: Any, error: Exception) -> Any:
+        raise AssertionError("an error of the console is answered by the console")
+
+    handlers: Any = dict.fromkeys((404, 405, 500, StepfastError, Refused, Exception), handle)
+    outer = Starlette(routes=[Mount("/c", console(app, token=TOKEN))], exception_handlers=handlers)
+    async with browse(outer) as client:
+        run = "0197a1b2-0000-7000-8000-000000000000"
+        for address, status in ((f"/c/runs/{run}", 404), ("/c/nothing", 404), ("/c/runs?limit=0", 400)):
+            answer = await client.get(address, headers=JSON)
+            assert answer.status_code == status and answer.json()["error"]
+            assert "content-security-policy" in answer.headers
+        assert (await client.put("/c/runs", headers=OWN)).status_code == 405
+
+
+@pytest.mark.parametrize(("prefix", "path"), [("/ä", "/%c3%a4"), ("/ä", "/%C3%A4"), ("/a b", "/%61%20b")])
+async def test_a_prefix_may_be_encoded_in_any_way(app: Stepfast, prefix: str, path: str) -> None:
+    outer = Starlette(routes=[Mount(prefix, console(app, token=TOKEN))])
+    async with browse(outer) as client:
+        assert (await client.get(f"{path}/runs")).status_code == 200
+        assert "there is no such page" in (await client.get(f"{path}/runs/a%2Fb/c")).text
 
 
 async def test_the_example_in_fastapi_serves_its_requests_and_the_console() -> None:

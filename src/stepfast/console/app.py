@@ -1,134 +1,106 @@
-"""``console(app, …)``: the ASGI application and its routes."""
+"""``console(app, …)``: the ASGI application, its routes, and the audit entries of its actions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable
-from ..monitoring.audit import audited
+from ..monitoring.audit import audited, deed
+from ..monitoring.changes import asked_so_far
 from ..store.readonly import SIGHT, Sight
-from . import responses
-from .addresses import parts_of, static_response
-from .audit import audit_entry
-from .pages import bulk as bulk_actions
-from .pages import failures as failure_actions
-from .pages import queues as queue_actions
-from .pages import run as run_actions
-from .pages import schedules as schedule_actions
-from .pages import start
+from ..store.store import Deed
+from .filters import FIELDS, Filters
+from .pages import bulk, failures, queues, run, runs, schedules, start
 from .pages.admin import audit, system, workers
-from .pages.bulk import bulk, job
-from .pages.failures import confirm_retry, failures
-from .pages.queues import confirm_queue, queues
-from .pages.run import confirm, payload, run
-from .pages.runs import home, news, runs
-from .pages.schedules import confirm_schedule, schedules
-from .pages.start import start_form
 from .redaction import Redact, rule_of
 from .refusals import Refused, refusal_of
-from .request import ConsoleRequest, ConsoleState, read_form, refuse_nul
-from .responses import Answer, Page, respond
+from .request import ConsoleRequest, ConsoleState, Form, read_form, refuse_nul
+from .responses import Answer, Page, refusal_response, respond, static_file
 from .security import (
-    ALWAYS,
-    NOT_KEPT,
+    NO_STORE,
     SAFE,
-    VIEW,
+    SECURITY_HEADERS,
     AccessCheck,
     Auth,
-    Authenticator,
     CallbackAuthenticator,
     Hosts,
     TokenAuthenticator,
+    parts_of,
+)  # fmt: skip
+
+
+def _action(path: str, endpoint: Any, name: str) -> Route:
+    """The route of an action, with its name in the audit."""
+    return Route(path, endpoint, methods=["POST"], name=name)
+
+
+ROUTES = (
+    Route("/", runs.home),
+    Route("/static/{name}", static_file),
+    Route("/news", runs.news),
+    Route("/runs", runs.runs),
+    Route("/runs/{id}", run.run),
+    Route("/runs/{id}/payload", run.payload),
+    Route("/runs/{id}/confirm/{action}", run.confirm),
+    _action("/runs/{id}/cancel", run.cancel, "run.cancel"),
+    _action("/runs/{id}/pause", run.pause, "run.pause"),
+    _action("/runs/{id}/resume", run.resume, "run.resume"),
+    _action("/runs/{id}/reschedule", run.reschedule, "run.reschedule"),
+    _action("/runs/{id}/retry", run.retry, "run.retry"),
+    _action("/runs/{id}/signal", run.signal, "run.signal"),
+    Route("/start", start.start_form),
+    _action("/start", start.start, "run.start"),
+    Route("/bulk/{action}", bulk.bulk),
+    _action("/bulk/{action}", bulk.begin_bulk, "bulk.runs"),
+    Route("/bulk/jobs/{job}", bulk.job),
+    Route("/queues", queues.queues),
+    Route("/queues/confirm/{action}", queues.confirm_queue),
+    _action("/queues/pause", queues.pause, "queue.pause"),
+    _action("/queues/resume", queues.resume, "queue.resume"),
+    _action("/queues/limits", queues.limits, "queue.limits"),
+    Route("/workers", workers),
+    Route("/schedules", schedules.schedules),
+    Route("/schedules/confirm/{action}", schedules.confirm_schedule),
+    _action("/schedules/pause", schedules.pause, "schedule.pause"),
+    _action("/schedules/resume", schedules.resume, "schedule.resume"),
+    _action("/schedules/trigger", schedules.trigger, "schedule.trigger"),
+    Route("/failures", failures.failures),
+    Route("/failures/retry", failures.confirm_retry),
+    _action("/failures/retry", failures.retry, "failures.retry"),
+    Route("/system", system),
+    Route("/audit", audit),
 )
-
-Handler = Callable[[ConsoleRequest], Awaitable[Answer]]
-
-
-class Route(NamedTuple):
-    """One row of the table: what can be asked for, and who answers."""
-
-    method: str
-    """GET, which changes nothing, or POST."""
-    path: str
-    """As in ``/runs/{id}``: a part in braces stands for anything, and is found by that name in ``request.params``."""
-    answer: Handler
-    role: str = VIEW
-    """Who may ask. What is no GET needs the role ``operate`` whatever stands here."""
-    deed: str = ""
-    """What the audit calls it, if it is an action."""
+"""Endpoints take a ConsoleRequest and return an Answer. ``find`` matches routes in place of Starlette's Router, which
+passes errors to the exception handlers of the application around the console, and matches decoded paths, in which a
+slash inside a name divides it."""
 
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/", home),
-    Route("GET", "/news", news),
-    Route("GET", "/runs", runs),
-    Route("GET", "/runs/{id}", run),
-    Route("GET", "/runs/{id}/payload", payload),
-    Route("GET", "/runs/{id}/confirm/{action}", confirm),
-    Route("POST", "/runs/{id}/cancel", run_actions.cancel, deed="run.cancel"),
-    Route("POST", "/runs/{id}/pause", run_actions.pause, deed="run.pause"),
-    Route("POST", "/runs/{id}/resume", run_actions.resume, deed="run.resume"),
-    Route("POST", "/runs/{id}/reschedule", run_actions.reschedule, deed="run.reschedule"),
-    Route("POST", "/runs/{id}/retry", run_actions.retry, deed="run.retry"),
-    Route("POST", "/runs/{id}/signal", run_actions.signal, deed="run.signal"),
-    Route("GET", "/start", start_form),
-    Route("POST", "/start", start.start, deed="run.start"),
-    Route("GET", "/bulk/{action}", bulk),
-    Route("POST", "/bulk/{action}", bulk_actions.begin_bulk, deed="bulk.runs"),
-    Route("GET", "/bulk/jobs/{job}", job),
-    Route("GET", "/queues", queues),
-    Route("GET", "/queues/confirm/{action}", confirm_queue),
-    Route("POST", "/queues/pause", queue_actions.pause, deed="queue.pause"),
-    Route("POST", "/queues/resume", queue_actions.resume, deed="queue.resume"),
-    Route("POST", "/queues/limits", queue_actions.limits, deed="queue.limits"),
-    Route("GET", "/workers", workers),
-    Route("GET", "/schedules", schedules),
-    Route("GET", "/schedules/confirm/{action}", confirm_schedule),
-    Route("POST", "/schedules/pause", schedule_actions.pause, deed="schedule.pause"),
-    Route("POST", "/schedules/resume", schedule_actions.resume, deed="schedule.resume"),
-    Route("POST", "/schedules/trigger", schedule_actions.trigger, deed="schedule.trigger"),
-    Route("GET", "/failures", failures),
-    Route("GET", "/failures/retry", confirm_retry),
-    Route("POST", "/failures/retry", failure_actions.retry, deed="failures.retry"),
-    Route("GET", "/system", system),
-    Route("GET", "/audit", audit),
-)
-
-
-def find(method: str, parts: Sequence[str], routes: Sequence[Route] = ROUTES) -> tuple[Route, dict[str, str]]:
-    """The route for a request, and the named parts of its address."""
-    there = [(route, params) for route in routes if (params := _matched(route.path, parts)) is not None]
-    if not there:
+def find(method: str, parts: Sequence[str]) -> tuple[Route, dict[str, str]]:
+    """Return the route for the segments of a path, and its parameters."""
+    scope = {"type": "http", "method": method, "path": "/" + "/".join(quote(part, safe="") for part in parts)}
+    allowed: set[str] = set()
+    for route in ROUTES:
+        match, found = route.matches(scope)
+        if match is Match.FULL:
+            return route, {name: unquote(value) for name, value in found["path_params"].items()}
+        if match is Match.PARTIAL:
+            allowed |= route.methods or set()
+    if not allowed:
         raise Refused(404, "there is no such page")
-    wanted = "GET" if method == "HEAD" else method
-    for route, params in there:
-        if route.method == wanted:
-            return route, params
-    allowed = ", ".join(sorted({route.method for route, _ in there}))
-    raise Refused(405, f"this address only takes {allowed}", {"Allow": allowed})
-
-
-def _matched(path: str, parts: Sequence[str]) -> dict[str, str] | None:
-    wanted = path.strip("/").split("/") if path != "/" else []
-    if len(wanted) != len(parts):
-        return None
-    params = {}
-    for name, part in zip(wanted, parts, strict=True):
-        if name.startswith("{"):
-            params[name[1:-1]] = part
-        elif name != part:
-            return None
-    return params
+    methods = ", ".join(sorted(allowed))
+    raise Refused(405, f"this address only takes {methods}", {"Allow": methods})
 
 
 TOKEN = "STEPFAST_CONSOLE_TOKEN"
@@ -143,24 +115,21 @@ def console(
     hosts: Collection[str] | None = None,
     token: str | None = None,
 ) -> Console:
-    """The console of an application, to be mounted in one's own: ``api.mount("/stepfast", console(app, auth=…))``.
+    """Make the console of an application, to be mounted in another: ``api.mount("/stepfast", console(app, auth=…))``.
 
-    ``auth`` is a function of the request that gives a name and a role (``"view"`` or ``"operate"``), or None for
-    strangers. Without it, the console opens to whoever has the ``token``, else that of ``STEPFAST_CONSOLE_TOKEN``; and
-    to nobody, if there is none. ``read_only`` refuses every action, ``redact`` hides parts of payloads, ``hosts`` are
-    the names that it answers to (None: those that the application around it lets through).
+    ``auth`` is a function of the request that returns a name and a role (``"view"`` or ``"operate"``), or None to
+    refuse it. Without ``auth``, requests need the ``token``, by default that of ``STEPFAST_CONSOLE_TOKEN``; without a
+    token, every request is refused. ``read_only`` refuses every action, ``redact`` hides parts of payloads, and
+    ``hosts`` are the host names that are answered (None: all that the surrounding application lets through).
     """
     if not isinstance(app, Stepfast):
         raise ConfigurationError(f"console() takes a Stepfast application, not {type(app).__name__}")
     if auth is not None and not callable(auth):
-        raise ConfigurationError("auth= takes a function of the request that gives a name and a role, or None")
+        raise ConfigurationError("auth= takes a function of the request that returns a name and a role, or None")
     if isinstance(hosts, str):
         raise ConfigurationError(f"hosts= takes a list of names, not the string {hosts!r}")
-    authenticator: Authenticator = (
-        TokenAuthenticator(os.environ.get(TOKEN) if token is None else token)
-        if auth is None
-        else CallbackAuthenticator(auth)
-    )
+    token = os.environ.get(TOKEN) if token is None else token
+    authenticator = TokenAuthenticator(token) if auth is None else CallbackAuthenticator(auth)
     return Console(ConsoleState(app, rule_of(redact), read_only), AccessCheck(authenticator, Hosts(hosts), read_only))
 
 
@@ -172,31 +141,31 @@ class Console:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. There are no websockets, and a lifespan has nothing to do."""
+        """Answer one request. WebSockets are closed."""
         if scope["type"] == "http":
             try:
                 response = await self._answer(Request(scope, receive))
             except asyncio.CancelledError:
-                await self._cut_off(scope, receive, send)
+                await self._answer_cancelled(scope, receive, send)
                 raise
             await response(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    async def _cut_off(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell whoever waits for an answer that there will be none, as far as that is still possible."""
-        request = Request(scope, receive)
-        unsafe = "" if request.method in SAFE else ": it may have been done, look before you send it again"
-        response = responses.response(
-            request, Refused(503, f"the console was stopped while this was under way{unsafe}")
-        )
+    async def _answer_cancelled(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell the client that the request was cut off, if the connection still allows it."""
+        http = Request(scope, receive)
+        unsafe = "" if http.method in SAFE else ": it may have been done, check before you send it again"
+        response = refusal_response(
+            http, Refused(503, f"the console was stopped while this was under way{unsafe}")
+        )  # fmt: skip
         with contextlib.suppress(Exception):
             await response(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Where a server runs the console by itself: it begins at once, and disconnects at the end."""
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """Close the console and its application when a server that runs only the console stops."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -204,52 +173,76 @@ class Console:
         await self._state.app.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _answer(self, request: Request) -> Response:
-        """Every answer has the same headers, whatever became of the request."""
+    async def _answer(self, http: Request) -> Response:
+        """Every response has the security headers, also that of a refusal or an error."""
         try:
-            response = await self._admitted(request)
+            response = await self._admitted(http)
         except Exception as error:
             if isinstance(error, DatabaseUnavailable):
-                self._state.outage.noticed()
+                self._state.note_outage()
             refused = refusal_of(error)
             if refused is None:
                 self._state.app.logger.exception("the console could not answer a request")
                 refused = Refused(500, "something went wrong in the console; its log says what")
-            response = responses.response(request, refused)
-        for name, value in (ALWAYS | NOT_KEPT).items():
+            response = refusal_response(http, refused)
+        for name, value in (SECURITY_HEADERS | NO_STORE).items():
             response.headers.setdefault(name, value)
-        if request.method == "HEAD":
+        if http.method == "HEAD":
             response.body = b""
         return response
 
-    async def _admitted(self, request: Request) -> Response:
-        who = await self._access.admit(request)
+    async def _admitted(self, http: Request) -> Response:
+        who = await self._access.admit(http)
         if isinstance(who, Response):
             return who
-        parts = parts_of(request.scope)
-        refuse_nul([*parts, *(text for pair in request.query_params.multi_items() for text in pair)])
-        if parts[:1] == ["static"] and request.method in SAFE and (file := static_response("/".join(parts[1:]))):
-            return file
-        route, params = find(request.method, parts)
-        if not who.may(route.role):
-            raise Refused(403, f"this page takes the role {route.role}")
-        form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
-        admitted = ConsoleRequest(request, self._state, who, params, **form)
-        before = self._state.tabs.asked()
+        parts = parts_of(http.scope)
+        refuse_nul([*parts, *(text for pair in http.query_params.multi_items() for text in pair)])
+        route, params = find(http.method, parts)
+        safe = http.method in SAFE
+        request = ConsoleRequest(http, self._state, who, params, Form() if safe else await read_form(http))
+        before = asked_so_far(self._state.app)
         SIGHT.set(Sight())
-        answer = await (route.answer(admitted) if request.method in SAFE else self._acted(admitted, route))
+        answer: Answer = await (route.endpoint(request) if safe else self._act(request, route))
         if isinstance(answer, Page):
-            answer = replace(answer, again=self._state.tabs.again(answer.again, before))
+            queries = asked_so_far(self._state.app) - before
+            again = None if answer.again is None else self._state.pace.again(answer.again, queries)
+            answer = replace(answer, again=again)
             if answer.status < 500:
-                self._state.outage.over()
-        return respond(admitted, answer)
+                self._state.outage_since = None
+        return respond(request, answer)
 
-    async def _acted(self, request: ConsoleRequest, route: Route) -> Answer:
-        """Act, with a line in the audit: whatever is no safe method has one."""
-        what = audit_entry(request, route.deed)
-        known = replace(request, line=what.id)
+    async def _act(self, request: ConsoleRequest, route: Route) -> Answer:
+        """Carry out an action, with an entry in the audit."""
+        entry = audit_entry(request, route.name)
+        request = replace(request, audit_id=entry.id)
         acting = audited(
-            self._state.app, what, lambda: route.answer(known), lambda done: getattr(done, "said", None),
+            self._state.app, entry, lambda: route.endpoint(request), lambda done: getattr(done, "said", None),
             refusals=(Refused,), over=lambda done: not getattr(done, "open", False),
         )  # fmt: skip
-        return await self._state.waited_for(acting)
+        return await self._state.finish(acting)
+
+
+_AUDITED_FIELDS = (
+    "name", "from_start", "concurrency", "rate", "key_concurrency", "key_rate", "max_ready", "reset", "key", "queue",
+    "priority", "delay", "tags", "counted",
+)  # fmt: skip
+"""Form fields that the audit keeps. Payloads (inputs, values of signals) are not among them."""
+
+
+def audit_entry(request: ConsoleRequest, action: str) -> Deed:
+    """Return the audit entry for an action that is about to be carried out."""
+    client, form = request.http.client, request.form
+    which = _target(request, action)
+    action = f"bulk.{request.params['action']}" if action == "bulk.runs" else action
+    detail = {name: form[name][:200] for name in _AUDITED_FIELDS if form.get(name) and form[name] != which}
+    return deed(request.who.name, action, which, "" if client is None else client.host, detail)
+
+
+def _target(request: ConsoleRequest, action: str) -> str:
+    if "id" in request.params:
+        return request.params["id"].lower()  # the audit is searched by the id as it is stored
+    if action.startswith("failures."):
+        return urlencode({name: request.form[name] for name in FIELDS if request.form.get(name)})
+    if action.startswith("bulk."):
+        return urlencode(Filters.of(request.form).query)
+    return request.form.get({"queue": "queue", "schedule": "schedule"}.get(action.partition(".")[0], "workflow"), "")

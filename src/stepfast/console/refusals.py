@@ -1,4 +1,4 @@
-"""What the console refuses: an HTTP status, and a sentence for whoever asked."""
+"""Refusals: an HTTP status and a message for the client."""
 
 from __future__ import annotations
 
@@ -21,35 +21,27 @@ from ..store.readonly import TookTooLong
 
 
 class Refused(Exception):
-    """An answer that is no page, but a sentence."""
+    """The request is answered with a status and a message."""
 
-    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
         self.status = status
-        self.sentence = sentence
+        self.message = message
         self.headers = dict(headers or {})
 
 
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (RunNotFound, 404),
-    (ScheduleNotFound, 404),
-    (UnknownWorkflow, 404),
-    (InvalidState, 409),
-    (QueueFull, 409),
-    (InvalidInput, 400),
-    (PayloadError, 400),
-    (SchemaError, 503),
-    (DatabaseUnavailable, 503),
-    (TookTooLong, 503),
-    (NothingDone, 503),
-    (MayBeDone, 504),
-    (ConfigurationError, 400),
-)
+_STATUS: dict[tuple[type[Exception], ...], int] = {
+    (RunNotFound, ScheduleNotFound, UnknownWorkflow): 404,
+    (InvalidState, QueueFull): 409,
+    (ConfigurationError, InvalidInput, PayloadError): 400,
+    (SchemaError, DatabaseUnavailable, TookTooLong, NothingDone): 503,
+    (MayBeDone,): 504,
+}
 
 
 def refusal_of(error: Exception) -> Refused | None:
-    """The answer to an error that a visitor can cause, or that lies with the database; None: the mistake is ours."""
+    """Return the refusal for an error that a client can cause, or that comes from the database; None for a bug."""
     if isinstance(error, Refused):
         return error
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), None)
+    status = next((status for kinds, status in _STATUS.items() if isinstance(error, kinds)), None)
     return None if status is None else Refused(status, str(error))

@@ -1,10 +1,10 @@
-"""One request that was let in, what all pages of a console share, and the bodies of forms."""
+"""An admitted request, the state that all requests of a console share, and the bodies of forms."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
@@ -12,41 +12,40 @@ from urllib.parse import parse_qsl, quote, urlencode
 from starlette.requests import ClientDisconnect, Request
 
 from ..app import Stepfast
-from ..monitoring.changes import TabPace, asked_so_far, end_news, onlooker
+from ..monitoring.changes import TabPace, end_news, onlooker
 from ..monitoring.queue_stats import Hour
 from ..monitoring.unreadable import TolerantPayloads
 from ..store.readonly import Remembered
-from .addresses import base_of
 from .bulk_jobs import Jobs
 from .history import BRIEF, CAREFUL, PAGE, Address, History, read_history
 from .redaction import Redactor, Rule
 from .refusals import Refused
-from .security import OPERATE, Who
+from .security import OPERATE, Who, base_of
 
 MOST_BYTES = 1_000_000
 MOST_FIELDS = 200
 PATIENCE = 10.0
-"""Seconds that a form may take to come."""
+"""Seconds that a client may take to send a form."""
 _KIND = "application/x-www-form-urlencoded"
 
 
 class Form(dict[str, str]):
-    """The fields of a form; of one that is given twice, the last."""
+    """The fields of a form; the last one, if a field is given twice."""
 
     def required(self, name: str) -> str:
-        """A field that must be there, and not be empty."""
+        """Return a field that must not be empty."""
         value = self.get(name, "")
         if not value:
             raise Refused(400, f"the form has no {name!r}")
         return value
 
     def optional(self, name: str) -> str | None:
-        """A field that may be left empty."""
+        """Return a field, or None if it is empty."""
         return self.get(name) or None
 
 
 async def read_form(request: Request) -> Form:
-    """The form that came with a request; an empty body is an empty form."""
+    """Read the form in the body of a request; an empty body is an empty form."""
     raw = await _body(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if raw and kind != _KIND:
@@ -55,20 +54,20 @@ async def read_form(request: Request) -> Form:
         pairs = parse_qsl(
             raw.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, encoding="utf-8", errors="strict"
         )
-    except ValueError:  # too many fields, or no UTF-8
+    except ValueError:  # too many fields, or not UTF-8
         raise Refused(400, "the form cannot be read: it must be urlencoded UTF-8") from None
     refuse_nul(text for pair in pairs for text in pair)
-    return Form({name: value.replace("\r\n", "\n") for name, value in pairs})  # as browsers send the ends of lines
+    return Form({name: value.replace("\r\n", "\n") for name, value in pairs})  # browsers send CRLF
 
 
 def refuse_nul(texts: Iterable[str]) -> None:
-    """Refuse a NUL character, in a form or an address: Postgres can neither hold one nor compare with it."""
+    """Refuse NUL characters: Postgres can neither store them nor compare with them."""
     if any("\0" in text for text in texts):
         raise Refused(400, "there is a NUL character in this, which no database can hold")
 
 
 async def _body(request: Request) -> bytes:
-    """No more than is allowed is kept, whatever the length was said to be, and nobody is waited for without end."""
+    """Read the body within a bound of bytes, without trusting Content-Length, and a bound of time."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(PATIENCE):
@@ -84,78 +83,48 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-class Outage:
-    """The outage of the database that lasts, if there is one."""
-
-    def __init__(self) -> None:
-        self.since: datetime | None = None
-        """When it was first noticed; None: the last that was asked was answered."""
-
-    def noticed(self) -> datetime:
-        """The database did not answer: since when that is so."""
-        if self.since is None:
-            self.since = datetime.now(UTC)
-        return self.since
-
-    def over(self) -> None:
-        """The database has answered again."""
-        self.since = None
-
-
-class Tabs:
-    """The turns of all tabs of one console."""
-
-    def __init__(self, app: Stepfast) -> None:
-        self._app = app
-        self._pace = TabPace(app.settings.console_query_rate)
-
-    def asked(self) -> int:
-        """How many questions were put to the database so far."""
-        return asked_so_far(self._app)
-
-    def again(self, soonest: float | None, before: int) -> float | None:
-        """In how many seconds a tab asks for its page again, which has just asked all questions since ``before``; None:
-        never, because nothing on it will change."""
-        return None if soonest is None else self._pace.again(soonest, self.asked() - before)
-
-
 T = TypeVar("T")
 
 _SLOW = 15.0
 _PATIENCE = 2.0
-"""Seconds for actions to write into the audit that they were interrupted."""
+"""Seconds that interrupted actions have to update the audit."""
 
 
 class ConsoleState:
-    """What all visits of one console share; there is one desk for each console."""
+    """What all requests of one console share."""
 
     def __init__(self, app: Stepfast, rule: Rule | None, read_only: bool) -> None:
         self.app = app
         self.reader = onlooker(app)
         self.reader._payloads = TolerantPayloads.like(app._payloads)
-        """The same application for pages: it only reads, and its questions are bounded and shared by all tabs."""
+        """The application for pages: it cannot write, and its queries are bounded and shared by all open tabs."""
         self.rule = rule
         """What is hidden of payloads; None: nothing."""
         self.read_only = read_only
-        self.tabs = Tabs(app)
+        self.pace = TabPace(app.settings.watch_rate)
         self.hour = Hour()
-        """How queues stood within the last hour."""
+        """The depths of queues within the last hour."""
         self.slow = Remembered(_SLOW)
-        """Answers that take long to find, and need not be new."""
+        """A cache of results that take long to compute."""
         self.jobs = Jobs(app)
+        self.outage_since: datetime | None = None
+        """When the database was first found unreachable; None: its last answer was none of these errors."""
         self._acting: set[asyncio.Task[Any]] = set()
-        self.outage = Outage()
-        """Since when the database has not been reached."""
 
-    async def waited_for(self, acting: Coroutine[Any, Any, T]) -> T:
-        """Do something that is not to be left without a word when the console is closed."""
+    def note_outage(self) -> datetime:
+        """Record that the database is unreachable, and return since when it is."""
+        self.outage_since = self.outage_since or datetime.now(UTC)
+        return self.outage_since
+
+    async def finish(self, acting: Coroutine[Any, Any, T]) -> T:
+        """Run an action, which ``close`` cancels and waits for."""
         task = asyncio.create_task(acting)
         self._acting.add(task)
         task.add_done_callback(self._acting.discard)
         return await task
 
     async def close(self) -> None:
-        """Give up what is under way, while the database can still be told."""
+        """Cancel what is under way, while its audit entries can still be updated."""
         for task in self._acting:
             if not task.cancelling():
                 task.cancel()
@@ -164,74 +133,70 @@ class ConsoleState:
         await self.jobs.close()
         await end_news(self.app)
 
-    def redactor(self) -> Redactor:
-        """A new redactor, for one answer about one run."""
-        return Redactor(self.rule)
-
 
 @dataclass(frozen=True, slots=True)
 class ConsoleRequest:
-    """One request that was let in: who asks, and for what."""
+    """A request that was admitted."""
 
     http: Request
     state: ConsoleState
     who: Who
     params: Mapping[str, str]
-    """The named parts of the address: ``{id}`` of ``/runs/{id}``."""
-    form: Form = field(default_factory=Form)
-    """What was sent along, with a POST."""
-    line: str = ""
-    """The id of the line in the audit, of an action."""
+    """The parameters of the route: ``{id}`` of ``/runs/{id}``."""
+    form: Form
+    """The form of an action."""
+    audit_id: str = ""
+    """The id of the audit entry of an action."""
 
     @property
     def app(self) -> Stepfast:
-        """The application whose database is shown: for actions. Pages read by ``request.reader``."""
+        """The application, for actions. Pages read by ``request.reader``."""
         return self.state.app
 
     @property
     def reader(self) -> Stepfast:
-        """The application as pages have it: it writes nothing, and the database does not feel it."""
+        """The application for pages: it cannot write, and its queries are bounded."""
         return self.state.reader
 
     @property
     def query(self) -> Mapping[str, str]:
-        """What stands behind the question mark."""
+        """The query parameters."""
         return self.http.query_params
 
     @property
     def base(self) -> str:
-        """The prefix that the console is mounted under; empty where it stands by itself."""
+        """The prefix that the console is mounted under; empty without one."""
         return base_of(self.http.scope)
 
     @property
     def may_operate(self) -> bool:
-        """Whether actions are offered. The entrance asks again when one is sent."""
+        """Whether actions are offered. The access check decides again when one is sent."""
         return self.who.may(OPERATE) and not self.state.read_only
 
     @property
     def wants_json(self) -> bool:
-        """Whether the JSON twin is asked for."""
+        """Whether the client prefers JSON."""
         return wants_json(self.http)
 
     def url(self, *parts: str, **query: str | int | None) -> str:
-        """An address in the console: ``request.url("runs", run_id, after="x")``. Parts are quoted: a name with a
-        slash in it stays one part. What is None or empty is left out of the query."""
+        """Return an address in the console: ``request.url("runs", run_id, after="x")``. Parts are quoted, so that a
+        name with a slash stays one segment. Empty query parameters are left out."""
         path = "/".join(quote(part, safe="") for part in parts)
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{self.base}/{path}" + (f"?{urlencode(given)}" if given else "")
 
     async def history(self, run_id: str, after: Address | None = None, limit: int = PAGE) -> History:
-        """A run, and a page of its steps, not veiled yet."""
+        """Read a run and a page of its steps, not redacted yet."""
         largest = BRIEF if self.state.rule is None else CAREFUL
         return await read_history(self.reader, run_id, after, limit, largest, input_and_output=self.wants_json)
 
     def redactor(self) -> Redactor:
-        """A new redactor, for what this answer shows of one run."""
-        return self.state.redactor()
+        """Return a new redactor, for what this response shows of one run."""
+        return Redactor(self.state.rule)
 
 
 def wants_json(request: Request) -> bool:
-    """Whether JSON is preferred to a page: named in ``Accept``, and before a page if that is named too."""
+    """Whether ``Accept`` names JSON, and before HTML if it names both."""
     accepted = [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")]
     if "application/json" not in accepted:
         return False

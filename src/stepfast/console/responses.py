@@ -1,12 +1,14 @@
-"""Responses: pages with their JSON twins, redirects, refusals, and how open pages learn of changes."""
+"""Responses: pages with their JSON twins, redirects, refusals, static files, and how open pages learn of changes."""
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import jinja2
@@ -22,26 +24,75 @@ from ..monitoring.changes import LISTS, Print, news_of
 from ..monitoring.text import ago, brief, count, executor, harmless_json, lasting, shortened, waited_for
 from ..monitoring.unreadable import is_sealed
 from ..store.readonly import SIGHT
-from . import addresses
-from .addresses import NAVIGATION, base_of, parts_of
 from .refusals import Refused
 from .request import ConsoleRequest, wants_json
+from .security import base_of, parts_of
+
+NAVIGATION = (
+    ("Runs", "runs"),
+    ("Queues", "queues"),
+    ("Workers", "workers"),
+    ("Schedules", "schedules"),
+    ("Failures", "failures"),
+    ("System", "system"),
+    ("Audit", "audit"),
+    ("Start", "start"),
+)
+"""The pages in the navigation, with their paths."""
 
 THEMES = ("light", "dark")
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-"""Control characters, and those that turn the direction of a line: shown as they are, they could make a text look like
-another one."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+"""Control characters, and those that change the direction of text: unescaped, they could disguise one text as
+another."""
 _CODE = re.compile(r"`([^`]+)`")
 
 
+# -- static files: in memory, with fixed types. Starlette's StaticFiles serves whole directories, and guesses types from
+# the registry of the machine: with `nosniff`, browsers ignore a script of a wrong type.
+
+
+class StaticFile(NamedTuple):
+    """A file of the console."""
+
+    content: bytes
+    type: str
+    hash: str
+    """In the address, so that browsers may cache the file without a limit."""
+
+
+def _load(package: str, path: str, type: str) -> StaticFile:
+    content = files(package).joinpath(path).read_bytes()
+    return StaticFile(content, type, hashlib.sha256(content).hexdigest()[:12])
+
+
+FILES = {
+    "console.css": _load("stepfast.console", "static/console.css", "text/css"),
+    "console.js": _load("stepfast.console", "static/console.js", "text/javascript"),
+    "diagrams.css": _load("stepfast.diagrams", "diagrams.css", "text/css"),
+    "icon.svg": _load("stepfast.console", "static/icon.svg", "image/svg+xml"),
+}
+
+
+async def static_file(request: ConsoleRequest) -> Response:
+    """Send a static file."""
+    found = FILES.get(request.params["name"])
+    if found is None:
+        raise Refused(404, "there is no such page")
+    cached = {"Cache-Control": "private, max-age=31536000, immutable"}
+    return Response(found.content, headers=cached, media_type=f"{found.type}; charset=utf-8")
+
+
+# -- templates
+
+
 def render(request: ConsoleRequest, template: str, shown: Mapping[str, Any]) -> str:
-    """The template with what it is given, and what every page needs."""
+    """Render a template with its own values and those that every page needs."""
     theme = request.http.cookies.get("stepfast_theme", "")
     always = {
         "request": request,
         "url": request.url,
         "theme": theme if theme in THEMES else "",
-        "static": lambda name: f"{request.base}/static/{name}?v={addresses.FILES[name].tag}",
+        "static": lambda name: f"{request.base}/static/{name}?v={FILES[name].hash}",
         "version": __version__,
         "navigation": NAVIGATION,
         "here": next(iter(parts_of(request.http.scope)), ""),
@@ -50,14 +101,14 @@ def render(request: ConsoleRequest, template: str, shown: Mapping[str, Any]) -> 
 
 
 def plain(value: Any) -> Any:
-    """What is written into a template, as text that a screen shows and does not obey."""
+    """Escape control characters of a value that is written into a template."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
     return value
 
 
 def _sent(value: str) -> Markup:
-    """The value of a field, which a browser sends back: as it is, or it would name something else."""
+    """The value of a form field, which the browser must send back unchanged: control characters are kept."""
     return escape(value)
 
 
@@ -70,12 +121,12 @@ def _iso(when: datetime | None) -> str:
 
 
 def _detail(run: RunInfo) -> str:
-    """Why a run ended, or what it waits for, in a word or two."""
+    """Why a run ended, or what it waits for."""
     return run.reason or (waited_for(run.waiting_for) if run.waiting_for else "")
 
 
 def _sentence(text: str) -> Markup:
-    """A sentence of ours, with what stands between backticks as code. Not for one that quotes what others wrote."""
+    """A sentence of ours, with backticks shown as code. Not for text that quotes user input."""
     parts = _CODE.split(text)
     return Markup("").join(
         Markup("<code>{}</code>").format(plain(part)) if number % 2 else plain(part)
@@ -89,14 +140,14 @@ def _capped(number: int, most: int) -> str:
 
 
 def _bytes(number: int) -> str:
-    """A size as people say it: ``12 kB``, ``3.4 MB``."""
+    """A size with its unit: ``12 kB``, ``3.4 MB``."""
     size, units = float(number), ["B", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1000, units[1:]
     return f"{size:.3g} {units[0]}" if size < 100 else f"{size:.0f} {units[0]}"
 
 
-def _make() -> jinja2.Environment:
+def _make_environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("stepfast.console"),
         autoescape=True,
@@ -113,22 +164,24 @@ def _make() -> jinja2.Environment:
     return made
 
 
-_environment = _make()
+_environment = _make_environment()
+
+
+# -- changes
 
 
 class ChangePoll(NamedTuple):
-    """What a tab needs to learn that its page has changed."""
+    """How a tab learns that its page has changed."""
 
     ask: str
-    """Where it asks whether there is anything new."""
+    """The address that says whether there is a change."""
     latest: float
-    """Seconds after which it asks for the page even if there is not: times grow old, and not all that a page shows is
-    looked at for news."""
+    """Seconds after which the tab loads the page in any case: times on it change without an event."""
 
 
 async def state_hash_of(request: ConsoleRequest, run_id: str | None = None) -> Print | None:
-    """How a run stands, or all of them, before a page about it is read. What is read from now on is not older. Scripts
-    are not told of news."""
+    """Return the state of a run, or of the list of runs, before its page is read: the page will not be older. None for
+    JSON, which has no change poll."""
     sight = SIGHT.get()
     if request.wants_json or sight is None:
         return None
@@ -140,8 +193,8 @@ async def state_hash_of(request: ConsoleRequest, run_id: str | None = None) -> P
 def change_poll(
     request: ConsoleRequest, seen: Print | None, latest: float, run_id: str | None = None
 ) -> ChangePoll | None:
-    """For a page that was read after how things stand was ``seen``. If some of it is older all the same, because
-    somebody had asked for it already, the tab is to take it as changed: it has no mark."""
+    """Return the change poll for a page that was read after the state ``seen``. If the page used an older cached read,
+    the poll has no mark, and the tab reloads."""
     sight = SIGHT.get()
     if seen is None or sight is None:
         return None
@@ -149,38 +202,41 @@ def change_poll(
     return ChangePoll(request.url("news", run=run_id, mark=mark), latest)
 
 
+# -- answers of pages and actions
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page, and the same as JSON."""
+    """A page and its JSON twin."""
 
     template: str
     shown: Mapping[str, Any]
-    """What the template is given."""
+    """The values of the template."""
     shape: Any
-    """The JSON twin: what the command line writes with ``--json``."""
+    """The JSON twin, as the command line writes it with ``--json``."""
     again: float | None = None
-    """Seconds after which an open tab asks for the page again; None: nothing on it will change."""
+    """Seconds after which an open tab loads the page again; None: nothing on it will change."""
     news: ChangePoll | None = None
-    """What a tab asks first, where that is cheaper: whether there is anything new."""
+    """A cheaper query that the tab sends first."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An action was carried out: a person goes on to another page, a script is told in JSON."""
+    """The result of an action: a redirect, or JSON."""
 
     go_on: str
     shape: Any
     said: str | None = None
-    """What came of it, in words, for the audit."""
+    """The outcome in words, for the audit."""
     open: bool = False
-    """Whether it goes on, and its line in the audit is closed later."""
+    """Whether it continues after the response, and its audit entry is closed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadPage:
-    """One payload, loaded when somebody opens it; as JSON, its text."""
+    """One payload, and its text as JSON."""
 
     template: str
     shown: Mapping[str, Any]
@@ -189,26 +245,26 @@ class PayloadPage:
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """An answer to a script of ours: JSON, whatever is asked for."""
+    """An answer to the console's own script, always JSON."""
 
     shape: Any
 
 
-Answer = Page | Done | PayloadPage | Json
+Answer = Page | Done | PayloadPage | Json | Response
 
 
 def respond(request: ConsoleRequest, answer: Answer) -> Response:
-    """The response that carries an answer."""
-    if isinstance(answer, Done):
-        if request.wants_json:
-            return json_response(answer.shape)
-        return Response(status_code=303, headers={"Location": answer.go_on})
+    """Make the response for an answer."""
+    if isinstance(answer, Response):
+        return answer
     if isinstance(answer, Json):
         return json_response(answer.shape)
+    if isinstance(answer, Done):
+        return json_response(answer.shape) if request.wants_json else Response(None, 303, {"Location": answer.go_on})
     if isinstance(answer, PayloadPage):
         if request.wants_json:
             return _response(harmless_json(answer.json), "application/json")
-        return _response(render(request, answer.template, {**answer.shown, "again": None, "news": None}), "text/html")
+        return _response(render(request, answer.template, {**answer.shown, "again": None, "news": None}))
     if request.wants_json:
         return json_response(answer.shape, answer.status, answer.headers)
     shown = {**answer.shown, "again": answer.again, "news": None if answer.again is None else answer.news}
@@ -216,36 +272,33 @@ def respond(request: ConsoleRequest, answer: Answer) -> Response:
 
 
 def json_response(shape: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A value as JSON."""
+    """Send a value as JSON."""
     return _response(harmless_json(msgspec.json.encode(shape).decode()), "application/json", status, headers)
 
 
-def _response(text: str, kind: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Half a character, which no encoding knows, must not keep the rest from being shown."""
-    return Response(
-        text.encode("utf-8", "backslashreplace"), status, dict(headers or {}), media_type=f"{kind}; charset=utf-8"
-    )
+def _response(
+    text: str, kind: str = "text/html", status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Lone surrogates, which UTF-8 cannot encode, are escaped."""
+    return Response(text.encode("utf-8", "backslashreplace"), status, headers, media_type=f"{kind}; charset=utf-8")
 
 
-_PAGE = """<!doctype html>
+_REFUSAL = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{status} · Stepfast</title>{style}</head>
-<body class="refused"><main><h1>{status}</h1><p>{sentence}</p><p><a href="{base}/">The console</a></p></main></body>
+<body class="refused"><main><h1>{status}</h1><p>{message}</p><p><a href="{base}/">The console</a></p></main></body>
 </html>
 """
 
 
-def response(request: Request, refused: Refused) -> Response:
-    """The answer to a request that was refused. What it asked for is not repeated."""
+def refusal_response(request: Request, refused: Refused) -> Response:
+    """Answer a request that was refused, without repeating what it asked for."""
     if wants_json(request):
-        return json_response({"error": refused.sentence}, refused.status, refused.headers)
+        return json_response({"error": refused.message}, refused.status, refused.headers)
     base = html.escape(base_of(request.scope))
-    # Strangers would be refused the style sheet too.
+    # Without authentication, the style sheet would be refused too.
     style = "" if refused.status == 401 else f'<link rel="stylesheet" href="{base}/static/console.css">'
-    sentence = html.escape(str(plain(refused.sentence)))
-    page = _PAGE.format(status=refused.status, sentence=sentence, base=base, style=style)
-    return Response(
-        page.encode("utf-8", "backslashreplace"), refused.status, refused.headers,
-        media_type="text/html; charset=utf-8",
-    )  # fmt: skip
+    message = html.escape(str(plain(refused.message)))
+    page = _REFUSAL.format(status=refused.status, message=message, base=base, style=style)
+    return _response(page, "text/html", refused.status, refused.headers)

@@ -15,7 +15,7 @@ from ...errors import DatabaseUnavailable, SchemaError, StepfastError
 from ...model.ids import check_id
 from ...model.moments import moment
 from ...monitoring.audit import LONGEST, line_shape
-from ...monitoring.changes import glance_of, seen_anew
+from ...monitoring.changes import glance_of
 from ...monitoring.doctor import check_shape, examine, unreachable
 from ...monitoring.text import queues_of, worker_name, worker_shape
 from ...store.answers import FAILED, INTERRUPTED, UNKNOWN, AuditLine, Check
@@ -52,9 +52,9 @@ _PATIENCE = 10.0
 async def system(request: ConsoleRequest) -> Page:
     """What the doctor finds, and the sizes of tables; where the database cannot be asked, since when that is so."""
     try:
-        if request.state.outage.since is not None:  # what was found before it is of no use to anybody
+        if request.state.outage_since is not None:  # cached results are from before the outage
             request.state.slow.forget()
-            await seen_anew(request.app)
+            (await glance_of(request.app)).remembered.forget()
         checks: list[Check] = await request.state.slow.get("doctor", lambda: _examined(request))
         glance = await glance_of(request.reader)
         sizes, whole = await glance.sizes(), await glance.whole_size()
@@ -67,7 +67,7 @@ async def system(request: ConsoleRequest) -> Page:
 
 def _down(request: ConsoleRequest, error: StepfastError) -> Page:
     """The page without what only the database could tell."""
-    since = request.state.outage.noticed() if isinstance(error, DatabaseUnavailable) else None
+    since = request.state.note_outage() if isinstance(error, DatabaseUnavailable) else None
     page = _page(request, {"checks": [unreachable(error)], "ok": False, "since": since}, None, [], None)
     return replace(page, status=503, again=_AGAIN_DOWN)
 

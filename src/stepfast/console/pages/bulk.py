@@ -85,7 +85,7 @@ async def begin_bulk(request: ConsoleRequest) -> Done:
 
 async def begun(request: ConsoleRequest, job: Job, apply: Apply) -> Done:
     """Begin a job, and go on to its page."""
-    begun = await request.state.jobs.begin(job, apply, request.line)
+    begun = await request.state.jobs.begin(job, apply, request.audit_id)
     address = request.url("bulk", "jobs", begun.id)
     if begun is not job:
         return Done(address, begun.shape(), "the same was under way already")

@@ -14,13 +14,12 @@ from ...model.cron import clock
 from ...monitoring.changes import LISTS, news_of
 from ...monitoring.search import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
 from ...monitoring.text import count
-from ..addresses import NAVIGATION
 from ..bulk_jobs import BULK_ACTIONS
 from ..filters import ORDERS, Filters
 from ..redaction import aside, redacted_runs
 from ..refusals import Refused
 from ..request import ConsoleRequest
-from ..responses import Done, Json, Page, change_poll, state_hash_of
+from ..responses import NAVIGATION, Done, Json, Page, change_poll, state_hash_of
 
 PAGE = 50
 _MOST = 500
