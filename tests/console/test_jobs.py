@@ -144,7 +144,7 @@ async def test_what_the_batch_in_hand_did_is_counted(
 async def test_the_line_of_a_job_whose_process_was_killed_does_not_stay_begun(
     app: Stepfast, served: Console, halfway: Halfway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.console.bulk_jobs._TOLD_EVERY", 0.01)
+    monkeypatch.setattr("stepfast.console.bulk_jobs._REPORT_INTERVAL", 0.01)
     await asked(served)
     await halfway.come.wait()
     async with asyncio.timeout(20):

@@ -75,7 +75,7 @@ async def test_queues_are_shown_paused_limited_and_resumed(scene: Scene) -> None
     assert "no rate" in refused["error"]
     await scene.post("/queues/limits", 400, queue="order")
     await scene.post("/queues/limits", queue="order", reset="1")
-    assert "Workers claim from it again" in await scene.page("/queues/confirm/resume?queue=order")
+    assert "Workers claim its runs again" in await scene.page("/queues/confirm/resume?queue=order")
     await scene.post("/queues/resume", queue="order")
     assert [line[:3] for line in await scene.audit()] == [
         ("queue.resume", "order", "done"), ("queue.limits", "order", "done"), ("queue.limits", "order", "refused"),

@@ -122,7 +122,7 @@ async def test_one_box_finds_ids_parts_of_them_and_keys(scene: Scene) -> None:
         assert (answer.status_code, answer.headers.get("location")) == (303, f"/runs/{run_id}"), text
     several = await scene.client.get("/runs", params={"find": run_id[:6]})
     assert several.status_code == 200 and run_id in several.text
-    assert "Nothing has the id or the key" in (await scene.client.get("/runs", params={"find": "nobody"})).text
+    assert "No run has the id or the key" in (await scene.client.get("/runs", params={"find": "nobody"})).text
 
 
 async def test_how_far_a_text_was_looked_for_is_said(scene: Scene) -> None:
@@ -334,7 +334,7 @@ async def test_what_will_happen_is_said_before(scene: Scene) -> None:
     run_id = scene.runs["waiting"].id
     said = {action: await page(scene, f"/runs/{run_id}/confirm/{action}") for action in ("cancel", "pause", "signal")}
     assert "1 completed step will be undone: &#39;pack&#39;" in said["cancel"]
-    assert "held from its next step on" in said["pause"]
+    assert "held before its next step" in said["pause"]
     assert 'value="approved"' in said["signal"]
     assert (await told(scene, f"/runs/{run_id}/confirm/cancel"))["action"] == "cancel"
     assert (await scene.client.get(f"/runs/{run_id}/confirm/explode")).status_code == 404

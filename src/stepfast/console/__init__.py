@@ -1,7 +1,7 @@
 """The web console: pages over the database of an application, and actions on its runs.
 
-``console(app, …)`` gives an ASGI application, to be mounted in one's own or served by ``stepfast console``. Whatever
-comes in passes one entrance (``entrance.py``); everything that can be asked for stands in one table (``routes.py``).
+``console(app, …)`` makes an ASGI application, to be mounted in another or served by ``stepfast console``. Every request
+passes one access check (``security.py``), and every page and action has a route (``app.py``).
 """
 
 from __future__ import annotations

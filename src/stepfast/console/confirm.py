@@ -1,4 +1,4 @@
-"""The page before an action: what will happen, and the form that does it."""
+"""The page before an action: what will happen, and the form that sends it."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from .responses import Page
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked before something is done."""
+    """The confirmation of an action."""
 
     title: str
     sentence: str
-    """What will happen if it is sent."""
+    """What will happen."""
     action: Sequence[str]
-    """The parts of the address that the form is sent to."""
+    """The address that the form is sent to, in parts."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """What the form sends along unseen."""
+    """Hidden fields of the form."""
     danger: bool = False
 
     def page(self, request: ConsoleRequest, back: str, template: str | None = None, **more: Any) -> Page:
-        """The page, with the address that leads back."""
-        shown = {"question": self, "back": back, "send_to": request.url(*self.action), **more}
-        shape = {"what_happens": self.sentence, "post_to": request.url(*self.action), "fields": dict(self.fields)}
-        return Page(template or "ask.html", shown, shape)
+        """Return the page; ``back`` is the address of its Back button."""
+        send_to = request.url(*self.action)
+        shape = {"what_happens": self.sentence, "post_to": send_to, "fields": dict(self.fields)}
+        return Page(template or "ask.html", {"question": self, "back": back, "send_to": send_to, **more}, shape)
 
 
 _FEW = 5
 
 
 class OfferedAction(NamedTuple):
-    """An action, as pages offer it."""
+    """An action on a run, as its page offers it."""
 
     name: str
     label: str
     path: str
-    """Where its form is sent: the last part of the address."""
+    """The last part of the address that its form is sent to."""
     fields: tuple[tuple[str, str], ...] = ()
-    """What its form sends along unseen."""
+    """Hidden fields of the form."""
     danger: bool = False
 
 
@@ -62,49 +62,46 @@ _REVIVED_BY_CANCEL = (status.REASON_NON_DETERMINISM, status.REASON_LOST)
 
 
 def offered(run: RunInfo) -> list[OfferedAction]:
-    """What can be asked of a run as it stands."""
+    """Return the actions that the state of a run allows."""
     if run.completed_at is None:
         undoing = run.status == status.COMPENSATING
         held = run.status == status.PAUSED or run.asked == status.ASK_PAUSE
         hold = [] if undoing else [RESUME if held else PAUSE]
-        move = [RESCHEDULE] if _is_put_off(run) else []
+        move = [RESCHEDULE] if _is_delayed(run) else []
         return [SIGNAL, *move, *hold, *([] if undoing else [CANCEL])]
     again = [RETRY] if run.status in (status.FAILED, status.CANCELLED) else []
     return [*again, RESTART, *([CANCEL] if run.reason in _REVIVED_BY_CANCEL else [])]
 
 
 def what_happens(action: OfferedAction, run: RunInfo, steps: Sequence[StepInfo]) -> str:
-    """What will happen if the action is sent, in a sentence or two."""
+    """Say what an action will do to a run."""
     if action == CANCEL:
-        return f"{_how_it_ends(run)} Children that have not ended are cancelled too.{_undone(steps)}"
+        ends = "It ends after the step that is being executed." if run.worker is not None else "It ends at once."
+        return f"{ends} Children that have not ended are cancelled too.{_undone(steps)}"
     if action == PAUSE:
-        return "It is held from its next step on, until somebody resumes it. Signals are kept; a deadline counts on."
+        return "It is held before its next step, until it is resumed. Signals are kept; its deadline is not moved."
     if action == RESUME:
-        return "It goes on where it was held. A sleep that has not ended is not made shorter."
+        return "It continues where it was held. A sleep that has not ended is not made shorter."
     if action == RESCHEDULE:
         return "It is due now, instead of at its time."
     if action == RETRY:
-        kept = sum(step.status == status.COMPLETED for step in steps)
-        return f"It is queued again. {count(kept, 'recorded step').capitalize()} kept; what failed is made anew."
+        kept = count(sum(step.status == status.COMPLETED for step in steps), "recorded step").capitalize()
+        return f"It is queued again. {kept} kept; what failed is executed again."
     if action == RESTART:
         return "A new run is started with the same input, and linked to this one. This one stays as it is."
     return "The signal is kept for the run until it takes it."
 
 
-def _is_put_off(run: RunInfo) -> bool:
+def _is_delayed(run: RunInfo) -> bool:
     """Whether it waits for its start, its next attempt, or the next try of a step."""
     queued = run.status == status.QUEUED and not run.ready and run.asked is None
     return queued or (run.worker is None and status.WAITING_RETRY in (run.waiting_for or "").split(", "))
 
 
-def _how_it_ends(run: RunInfo) -> str:
-    return "It ends after the step that is being executed." if run.worker is not None else "It ends at once."
-
-
 def _undone(steps: Sequence[StepInfo]) -> str:
-    """The completed steps that say how they are undone; the last is undone first."""
+    """The completed steps that have an undo, in the order of their undos."""
     names = [repr(step.name) for step in steps if step.undo and step.status == status.COMPLETED and step.kind != UNDO]
     if not names:
-        return " No completed step says how it is undone."
-    told = [*names[::-1][:_FEW], *([f"{len(names) - _FEW} more"] if len(names) > _FEW else [])]
-    return f" {count(len(names), 'completed step').capitalize()} will be undone: {listed(told)}."
+        return " No completed step has an undo."
+    shown = [*names[::-1][:_FEW], *([f"{len(names) - _FEW} more"] if len(names) > _FEW else [])]
+    return f" {count(len(names), 'completed step').capitalize()} will be undone: {listed(shown)}."

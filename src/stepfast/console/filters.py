@@ -19,7 +19,7 @@ ORDERS = ("newest", "oldest")
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What is given; None: any. All of it must fit."""
+    """Filters of runs; all that are given must fit."""
 
     workflow: str | None = None
     status: str | None = None
@@ -31,27 +31,27 @@ class Filters:
     """Created within the last 10m, 2h, 1d …"""
     older_than: str | None = None
     text: str | None = None
-    """To be found in the input."""
+    """Found in the input."""
     sort: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Filters:
-        """From an address or a form; what is empty was not given."""
+        """Read the filters of an address or a form; empty ones are not given."""
         return cls(**{name: given.get(name) or None for name in cls.__dataclass_fields__})
 
     @property
     def query(self) -> dict[str, str]:
-        """The filters that were given, as they stand in an address."""
+        """The filters that are given, as query parameters."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def any(self) -> bool:
-        """Whether runs are chosen at all."""
+        """Whether at least one filter is given."""
         return bool(self.query.keys() - {"sort"})
 
     @property
     def keywords(self) -> ListKeywords:
-        """As ``app.runs`` takes them, but for the text."""
+        """The arguments of ``app.runs``, without the text."""
         if self.sort not in (None, *ORDERS):
             raise ConfigurationError(f"runs can be sorted {' or '.join(ORDERS)}, not {self.sort!r}")
         return {
@@ -70,32 +70,32 @@ def _seconds(text: str | None) -> float | None:
 
 USUAL = "1d"
 LOOKED = 10_000
-"""So many of the newest failed runs are looked at, and as many that were undone."""
+"""How many of the newest failed runs are read, and as many compensated ones."""
 
 
 FIELDS = ("workflow", "reason", "step", "error", "since")
-"""What a group is named by, in addresses and forms."""
+"""The parameters of a group, in addresses and forms."""
 
 
 class Group(NamedTuple):
-    """Which failures are meant."""
+    """A group of failures."""
 
     alike: Alike
     since: str
-    """The span, as it stands in an address."""
+    """The span, as in an address."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Group:
-        """From an address or a form: what is empty, the failures do not have."""
+        """Read the group of an address or a form: an empty parameter selects failures without it."""
         workflow = given.get("workflow")
         if not workflow:
-            raise Refused(400, "which failures? The link names no workflow")
+            raise Refused(400, "the link names no workflow, so it selects no failures")
         rest = [given.get(name) or None for name in FIELDS[1:4]]
         return cls(Alike(workflow, *rest), given.get("since") or USUAL)
 
     @property
     def query(self) -> dict[str, str]:
-        """The group as it stands in an address or a form."""
+        """The group as query parameters."""
         return {name: value for name, value in zip(FIELDS, (*self.alike, self.since), strict=True) if value}
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Group(NamedTuple):
 
 
 def seconds_of(text: str) -> float:
-    """A span of time that failures are looked for in."""
+    """Parse the span of time in which failures are searched."""
     try:
         seconds = span(text)
     except ValueError as error:
@@ -115,6 +115,6 @@ def seconds_of(text: str) -> float:
 
 
 async def runs_of(request: ConsoleRequest, group: Group) -> list[str]:
-    """The runs of a group that can be retried."""
+    """Return the runs of a group that can be retried."""
     glance = await glance_of(request.reader)
     return await glance.failed_alike(group.alike, int(seconds_of(group.since) * 1000), LOOKED)

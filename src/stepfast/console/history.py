@@ -1,4 +1,4 @@
-"""A run and its steps, so many at a time: a run may have tens of thousands, each with a payload of megabytes."""
+"""Reading a run and a page of its steps: a run may have tens of thousands, each with a payload of megabytes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .refusals import Refused
 
 PAGE = 500
 BRIEF = 1024
-"""Bytes of a payload that come along with the list of steps; larger ones are loaded when somebody opens them."""
+"""Bytes of a payload that is read with the list of steps; larger ones are loaded when they are opened."""
 CAREFUL = 16_384
-"""The same where parts of payloads are hidden: what is known can be struck out of errors that quote it."""
+"""The same where parts of payloads are hidden: only values that were read can be removed from errors."""
 _TRIES = 500
 _RETRIED = 10
-"""Of so many steps of a dag run the failed tries are looked up: each is a question of its own."""
+"""How many steps of a dag run have their failed tries read, with a query for each."""
 _ERROR = 8192
-"""Bytes of the error of a failed try that are shown beside its step."""
+"""Bytes of the error of a failed try that are shown."""
 _BEGIN = ("", -1)
 _RUN_ITSELF = ("", -2)
 """Before the attempts of the run itself."""
@@ -35,7 +35,7 @@ Address = tuple[str, int]
 
 
 class Sizes(NamedTuple):
-    """How many bytes a step holds; None: nothing."""
+    """The sizes of the payloads of a step in bytes; None without a payload."""
 
     output: int | None
     arguments: int | None
@@ -46,19 +46,19 @@ class History(NamedTuple):
 
     info: RunInfo
     dag: str | None
-    """For a step of a dag run: that run."""
+    """The dag run that this run is a step of."""
     steps: list[StepInfo]
     sizes: dict[Address, Sizes]
     arguments: list[Any]
-    """What steps were called with, as far as that is small."""
+    """The arguments of the steps, without large ones."""
     tries: list[Activity]
     """Failed attempts of the run, and failed tries of its steps."""
     after: Address | None
-    """Where this page begins; None: at the beginning."""
+    """The address before this page; None: it is the first."""
     more: Address | None
-    """Where the next page begins; None: this is the last."""
+    """The address before the next page; None: this is the last."""
     largest: int = BRIEF
-    """Payloads of more bytes were not read along."""
+    """Payloads of more bytes were not read."""
 
     @property
     def whole(self) -> bool:
@@ -67,24 +67,24 @@ class History(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether all is here that its errors may quote: all its steps, with all that they hold, and no other run
-        whose errors become its own, or whose outputs it is given."""
+        """Whether all payloads that the errors of the run may quote were read: those of all its steps, and none of
+        other runs, whose errors and outputs it may receive."""
         large = any((size or 0) > self.largest for sizes in self.sizes.values() for size in sizes)
         others = self.dag is not None or any(step.child is not None for step in self.steps)
         return self.whole and not large and not others and not self.info.left_out
 
 
 async def read_history(
-    look: Stepfast,
+    reader: Stepfast,
     run_id: str,
     after: Address | None = None,
     limit: int = PAGE,
     largest: int = BRIEF,
     input_and_output: bool = True,
 ) -> History:
-    """A run, and the page of its steps behind an address; without payloads that have more bytes than ``largest``.
-    Pages show neither input nor output: large ones are decoded only for those who want ``input_and_output``."""
-    handle, glance = look.get(run_id), await glance_of(look)
+    """Read a run and the page of its steps after an address, without payloads of more than ``largest`` bytes. A large
+    input or output of the run is decoded only with ``input_and_output``: HTML pages do not show them."""
+    handle, glance = reader.get(run_id), await glance_of(reader)
     row = await glance.run(handle.id)
     if row is None:
         raise RunNotFound(handle.id)
@@ -93,17 +93,17 @@ async def read_history(
     records = [each.record for each in lean[:limit]]
     more = (records[-1].branch, records[-1].position) if len(lean) > limit else None
     sizes = {(each.record.branch, each.record.position): Sizes(each.output_size, each.arguments_size) for each in lean}
-    info = run_info(row, look._payloads)
+    info = run_info(row, reader._payloads)
     steps = await handle._told(row, records, first=after is None)
     if status.WAITING_REMOTE in (info.waiting_for or "") and after is None:
-        steps = with_claims(steps, await started_remote_steps(look, handle.id))
-    tries = await _tries(look, info.id, steps, after)
-    arguments = [look._payloads.plain(record.arguments, record.format, "arguments") for record in records]
+        steps = with_claims(steps, await started_remote_steps(reader, handle.id))
+    tries = await _tries(reader, info.id, steps, after)
+    arguments = [reader._payloads.plain(record.arguments, record.format, "arguments") for record in records]
     return History(info, row.dag_id, steps, sizes, arguments, tries, after, more, largest)
 
 
 def _without_large(row: RunRow) -> RunRow:
-    """An open page asks every two seconds, and what has megabytes takes a second to decode."""
+    """An open page is read every few seconds, and megabytes take a second to decode."""
     if len(row.input or "") > CAREFUL:
         row = msgspec.structs.replace(row, input=None)
     if len(row.output or "") > CAREFUL:
@@ -111,31 +111,31 @@ def _without_large(row: RunRow) -> RunRow:
     return row
 
 
-async def _tries(look: Stepfast, run_id: str, steps: list[StepInfo], after: Address | None) -> list[Activity]:
-    """The failed tries of the steps that are shown, and of the run itself; a bounded number of them."""
-    glance, payloads = await glance_of(look), look._payloads
+async def _tries(reader: Stepfast, run_id: str, steps: list[StepInfo], after: Address | None) -> list[Activity]:
+    """Read a bounded number of the failed tries of the run and of these steps."""
+    glance = await glance_of(reader)
     rows = await glance.failed_tries(run_id, after or _RUN_ITSELF, _TRIES, _ERROR)
     retried = [step for step in steps if step.kind == DAG_STEP and step.child is not None and step.attempts > 1]
-    ids = [run_id] * bool(rows) + [step.child or "" for step in retried[:_RETRIED]]
-    executors = await (await look.store()).executors(ids) if ids else {}
-    found = [activity_info(run_id, row, payloads, Executors(executors[run_id])) for row in rows]
+    found = [(run_id, "", rows)] if rows else []
     for step in retried[:_RETRIED]:
         assert step.child is not None
-        rows, its = (
-            await glance.failed_tries(step.child, limit=_TRIES, largest=_ERROR),
-            Executors(executors[step.child]),
-        )
-        found += [activity_info(step.child, row, payloads, its, step.name) for row in rows]
-    return found
+        found.append((step.child, step.name, await glance.failed_tries(step.child, limit=_TRIES, largest=_ERROR)))
+    executors = await (await reader.store()).executors([each for each, _, _ in found]) if found else {}
+    return [
+        activity_info(each, row, reader._payloads, its, step)
+        for each, step, rows in found
+        for its in [Executors(executors[each])]
+        for row in rows
+    ]
 
 
 def written(address: Address | None) -> str | None:
-    """An address as it stands in a link."""
+    """Return an address as a query parameter."""
     return None if address is None else f"{address[1]}@{address[0]}"
 
 
 def address_of(text: str | None) -> Address | None:
-    """The address that a link names."""
+    """Return the address of a query parameter."""
     if not text:
         return None
     position, _, branch = text.partition("@")
@@ -143,7 +143,7 @@ def address_of(text: str | None) -> Address | None:
 
 
 def number(text: Any) -> int:
-    """A whole number out of a link."""
+    """Parse a whole number of a query parameter."""
     digits = str(text)
     if not digits.isascii() or not digits.removeprefix("-").isdecimal() or len(digits) > 9:
         raise Refused(400, "this link is broken: a number was expected in it")

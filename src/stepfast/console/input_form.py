@@ -1,7 +1,7 @@
-"""A form out of the stored input schema of a workflow, and the input out of what was filled in.
+"""A form for the stored input schema of a workflow, and the input that was filled in.
 
-Fields are made for what a field can hold: texts, numbers, yes or no, one of several. Anything else is typed as JSON,
-and the whole input can be, too: whatever a schema says, there is a way to start a run.
+Texts, numbers, booleans and choices have fields of their own. Anything else is typed as JSON, and so
+can be the whole input: a run can be started for any schema.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 
 import msgspec
 
+from ..model.stored import read_json
 from .refusals import Refused
 
 PREFIX = "field."
-"""What the names of fields begin with in the form, so that they meet no other."""
+"""Begins the names of input fields in the form, so that they do not collide with others."""
 WHOLE = "input"
-"""The box for the whole input as JSON."""
+"""The field for the whole input as JSON."""
 _ALONE = ""
-"""The name of the field of an input that is one value."""
+"""The name of the field of an input that is a single value."""
 _MOST = 50
-"""More fields than this are rather typed as JSON."""
+"""An input with more fields than this is typed as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +35,21 @@ class Field:
     required: bool
     title: str
     choices: tuple[str, ...] = ()
-    """What can be chosen, each as JSON."""
+    """The choices, each as JSON."""
     default: str = ""
     hint: str = ""
 
     @property
     def key(self) -> str:
-        """The name of the field in the form that is sent."""
+        """The name of the field in the form."""
         return PREFIX + self.name
 
 
 def fields_of(schema_text: str | None) -> list[Field]:
-    """The fields for a schema; none, if the input is better typed as JSON, or if the schema is none."""
+    """Return the fields for a schema; none, if the input has to be typed as JSON, or the schema is not valid."""
     try:
-        return _fields(_decoded(schema_text))
-    except (TypeError, AttributeError, KeyError):  # somebody wrote into the table what no schema has
+        return _fields(read_json(schema_text, dict, {}))
+    except (TypeError, AttributeError, KeyError):  # the stored schema was edited by hand
         return []
 
 
@@ -65,7 +66,7 @@ def _fields(root: Mapping[str, Any]) -> list[Field]:
 
 
 def input_of(form: Mapping[str, str], schema_text: str | None) -> Any:
-    """The input that was filled in: the whole of it as JSON, or field by field."""
+    """Return the input of a form: the whole as JSON, or from its fields."""
     whole = form.get(WHOLE, "").strip()
     if whole:
         return _json(whole, "the input")
@@ -79,7 +80,7 @@ def input_of(form: Mapping[str, str], schema_text: str | None) -> Any:
 
 
 def _is_given(field: Field, text: str) -> bool:
-    """A text may be empty on purpose, if there has to be one."""
+    """An empty text counts, if the field is required."""
     return bool(text.strip()) or (field.kind == "text" and field.required)
 
 
@@ -90,8 +91,8 @@ def _field(name: str, part: Mapping[str, Any], root: Mapping[str, Any], required
     default = msgspec.json.encode(part["default"]).decode() if part.get("default") is not None else ""
     choices = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
     if choices:
-        told = tuple(msgspec.json.encode(each).decode() for each in choices[:200])
-        return Field(name, "choice", required, title, told, default, hint)
+        encoded = tuple(msgspec.json.encode(each).decode() for each in choices[:200])
+        return Field(name, "choice", required, title, encoded, default, hint)
     kinds = {"string": "text", "integer": "integer", "number": "number", "boolean": "boolean"}
     kind = kinds.get(schema.get("type", "") if isinstance(schema.get("type"), str) else "", "json")
     if kind == "text":
@@ -121,13 +122,13 @@ def _json(text: str, what: str) -> Any:
 
 
 def _without_null(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What may be null may be left out: the form asks for the rest."""
+    """The schema of an optional field without its null."""
     others = [option for option in part.get("anyOf", ()) if isinstance(option, dict) and option.get("type") != "null"]
     return others[0] if len(others) == 1 else part
 
 
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where a schema only points to another one of the same text: that one."""
+    """Follow references within the schema."""
     for _ in range(10):
         name = schema.get("$ref")
         if not isinstance(name, str) or not name.startswith("#/$defs/"):
@@ -137,12 +138,3 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
             return {}
         schema = found
     return {}
-
-
-def _decoded(text: str | None) -> Mapping[str, Any]:
-    """The stored schema; whatever somebody wrote into the table in its place is none."""
-    try:
-        found = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -22,23 +22,23 @@ T = TypeVar("T")
 
 HIDDEN = "(hidden)"
 _SHORTEST = 3
-"""Hidden values of fewer characters are not struck out of texts: nothing readable would be left."""
+"""Shorter hidden values are not removed from texts: little of them would be left."""
 
 Redact = Sequence[str] | Callable[[str, Any], Any]
 """Paths, or a function of a path and a value."""
 Rule = Callable[[str, Any], Any]
-"""A function of a path, whose parts have BETWEEN between them, and a value."""
+"""A function of a path, whose parts are divided by BETWEEN, and a value."""
 BETWEEN = "\0"
-"""Between the parts of a path: a name may have dots in it, and must not pass for two."""
+"""Divides the parts of a path: a name may contain dots."""
 
 
 def rule_of(redact: Redact | None) -> Rule | None:
-    """What was given as ``redact=``, as a function; None: nothing is hidden."""
+    """Return the rule of ``redact=``; None: nothing is hidden."""
     if redact is None:
         return None
     if callable(redact):
-        asked = redact
-        return lambda path, value: asked(path.replace(BETWEEN, "."), value)
+        function = redact
+        return lambda path, value: function(path.replace(BETWEEN, "."), value)
     if isinstance(redact, str) or not all(isinstance(path, str) and path.strip(".") for path in redact):
         raise ConfigurationError(
             'redact= takes a list of paths, as in redact=["password", "card.number"], or a function of path and value'
@@ -46,17 +46,17 @@ def rule_of(redact: Redact | None) -> Rule | None:
     if not redact:
         return None
     one_of = "|".join(r"[.\0]".join(map(_pattern, path.strip(".").casefold().split("."))) for path in redact)
-    ends_so = re.compile(rf"(?:^|[.\0])(?:{one_of})\Z", re.DOTALL)
-    return lambda path, value: HIDDEN if ends_so.search(path.casefold()) else value
+    matches = re.compile(rf"(?:^|[.\0])(?:{one_of})\Z", re.DOTALL)
+    return lambda path, value: HIDDEN if matches.search(path.casefold()) else value
 
 
 def _pattern(part: str) -> str:
-    """One part of a path, where ``*`` stands for anything that a name can hold."""
+    """The expression for one part of a path, in which ``*`` fits any name."""
     return r"[^\0]*".join(map(re.escape, part.split("*")))
 
 
 class Redactor:
-    """Hides parts of what one answer shows, and remembers what it hid."""
+    """Hides parts of the payloads of one response, and remembers them to remove them from texts."""
 
     def __init__(self, rule: Rule | None) -> None:
         self._rule = rule
@@ -64,38 +64,40 @@ class Redactor:
 
     @property
     def hides(self) -> bool:
-        """Whether anything is hidden at all."""
+        """Whether there is a rule."""
         return self._rule is not None
 
     def fresh(self) -> Redactor:
-        """Another one of the same rule, which has hidden nothing yet."""
+        """Return a redactor of the same rule that has hidden nothing yet."""
         return Redactor(self._rule)
 
     def value(self, value: Any, path: str) -> Any:
-        """A payload, without what is to be hidden. ``path`` says what it is: ``input``, ``output``, ``arguments`` …"""
-        return value if self._rule is None else self._shown(value, path)
+        """Redact a payload. ``path`` begins with its role: ``input``, ``output``, ``arguments`` …"""
+        return value if self._rule is None else self._redacted(self._rule, value, path)
 
     def text(self, text: str) -> str:
-        """A text of the same run, without the values that were hidden so far."""
+        """Remove the values that were hidden so far from a text of the same run."""
         for secret in sorted(self._hidden, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return text
 
-    def _shown(self, value: Any, path: str, depth: int = 0) -> Any:
-        assert self._rule is not None
-        shown = self._rule(path, value) if depth <= DEEPEST else HIDDEN
+    def _redacted(self, rule: Rule, value: Any, path: str, depth: int = 0) -> Any:
+        shown = rule(path, value) if depth <= DEEPEST else HIDDEN
         if shown is not value and shown != value:
             self._remember(value)
             return shown
         if isinstance(value, dict):
-            return {key: self._shown(part, _inside(path, key), depth + 1) for key, part in value.items()}
+            return {
+                key: self._redacted(rule, part, f"{path}{BETWEEN}{str(key).replace(BETWEEN, '')}", depth + 1)
+                for key, part in value.items()
+            }
         if isinstance(value, (list, tuple)):
-            return [self._shown(part, path, depth + 1) for part in value]
+            return [self._redacted(rule, part, path, depth + 1) for part in value]
         return value
 
     def _remember(self, hidden: Any) -> None:
-        """All that stands in what was hidden, however deep. Of names only those that code would not give: a name that
-        is data, as an address is, can be a secret, and striking out every ``id`` would leave nothing readable."""
+        """Remember every value inside a hidden one. Of keys only those that are not identifiers: a key that is data,
+        such as an address, can be a secret; removing every ``id`` from texts would make them unreadable."""
         values = [hidden]
         while values:
             value = values.pop()
@@ -108,34 +110,23 @@ class Redactor:
 
 
 async def aside(redactor: Redactor, work: Callable[[], T]) -> T:
-    """Do what hides payloads, in a thread if anything is hidden: one of megabytes takes seconds, and other requests are
-    answered meanwhile."""
+    """Redact in a thread, if there is a rule: megabytes take seconds, in which other requests must be answered."""
     return await asyncio.to_thread(work) if redactor.hides else work()
 
 
-def _inside(path: str, name: object) -> str:
-    """The path of a field."""
-    return f"{path}{BETWEEN}{str(name).replace(BETWEEN, '')}"
-
-
 def _forms(value: Any) -> tuple[str, ...]:
-    """How a value can stand in a text."""
+    """The forms in which a value can be part of a text: as it is, in a repr, and in JSON."""
     written = str(getattr(value, "text", value))
-    return written, repr(written)[1:-1], _json(written)
-
-
-def _json(text: str) -> str:
-    """As it stands in JSON, without the quotes."""
-    return msgspec.json.encode(text).decode()[1:-1]
+    return written, repr(written)[1:-1], msgspec.json.encode(written).decode()[1:-1]
 
 
 def redacted_runs(runs: Sequence[RunInfo], redactor: Redactor) -> list[RunInfo]:
-    """Runs of a list, each with a veil of its own: a value that one hides may be harmless in another."""
+    """Redact the runs of a list, each by a redactor of its own: a secret of one may be harmless in another."""
     return [redacted_run(run, redactor.fresh(), complete=False) for run in runs] if redactor.hides else list(runs)
 
 
 def redacted_history(history: History, redactor: Redactor) -> History:
-    """A run with its steps and failed tries. All values come before all texts, which may quote them."""
+    """Redact a run with its steps and failed tries. All values come first: texts may quote them."""
     if not redactor.hides:
         return history
     for arguments in history.arguments:
@@ -145,21 +136,21 @@ def redacted_history(history: History, redactor: Redactor) -> History:
     complete = history.complete
     return history._replace(
         steps=redacted_steps(history.steps, redactor, complete),
-        tries=redacted_calls(history.tries, redactor, complete),
+        tries=_redacted_calls(history.tries, redactor, complete),
         info=redacted_run(history.info, redactor, complete),
     )
 
 
 def redacted_run(run: RunInfo, redactor: Redactor, complete: bool = True) -> RunInfo:
-    """A run, without its steps. ``complete`` says whether all that its error may quote has passed the redactor."""
+    """Redact a run without its steps. ``complete`` says whether the redactor has seen all that its error may quote."""
     if not redactor.hides:
         return run
     shown = replace(run, input=redactor.value(run.input, "input"), output=redactor.value(run.output, "output"))
-    return replace(shown, error=redacted_error(run.error, redactor, complete))
+    return replace(shown, error=_redacted_error(run.error, redactor, complete))
 
 
 def redacted_steps(steps: Sequence[StepInfo], redactor: Redactor, complete: bool = True) -> list[StepInfo]:
-    """Steps. All values come before all texts, because the error of one step may quote the output of another."""
+    """Redact steps. All values come first: the error of one step may quote the output of another."""
     if not redactor.hides:
         return list(steps)
     values = [
@@ -172,36 +163,35 @@ def redacted_steps(steps: Sequence[StepInfo], redactor: Redactor, complete: bool
         replace(
             step,
             detail=_redacted_detail(step, redactor, complete),
-            error=redacted_error(step.error, redactor, complete),
+            error=_redacted_error(step.error, redactor, complete),
         )
         for step in values
     ]
 
 
 def _redacted_detail(step: StepInfo, redactor: Redactor, complete: bool) -> str | None:
-    """What a step says of itself. What steps wait for, and how those of a dag stand, is said by us."""
+    """Details of waiting steps and of steps of a dag are written by the engine; others may quote payloads."""
     if step.detail is None or complete or step.kind == DAG_STEP or step.status == status.WAITING:
         return None if step.detail is None else redactor.text(step.detail)
     return HIDDEN
 
 
-def redacted_calls(calls: Sequence[Activity], redactor: Redactor, complete: bool = True) -> list[Activity]:
-    """Calls of the activity log."""
-    if not redactor.hides:
-        return list(calls)
+def _redacted_calls(calls: Sequence[Activity], redactor: Redactor, complete: bool) -> list[Activity]:
     values = [
         replace(
-            call, parameters=redactor.value(call.parameters, "arguments"), result=redactor.value(call.result, "output")
+            call,
+            parameters=redactor.value(call.parameters, "arguments"),
+            result=redactor.value(call.result, "output"),
         )
         for call in calls
     ]
-    return [replace(call, error=redacted_error(call.error, redactor, complete)) for call in values]
+    return [replace(call, error=_redacted_error(call.error, redactor, complete)) for call in values]
 
 
-def redacted_error(error: ErrorInfo | None, redactor: Redactor, complete: bool = True) -> ErrorInfo | None:
-    """An error, with its own fields hidden where paths say so, and hidden values struck out of the rest."""
-    if error is None or not redactor.hides:
-        return error
+def _redacted_error(error: ErrorInfo | None, redactor: Redactor, complete: bool) -> ErrorInfo | None:
+    """Redact an error by the paths of its own fields, and remove hidden values from the rest."""
+    if error is None:
+        return None
     shown = redactor.value({"type": error.type, "message": error.message, "traceback": error.traceback}, "error")
     if not complete or not isinstance(shown, dict):
         return ErrorInfo(error.type, HIDDEN, None)

@@ -1,4 +1,4 @@
-"""What the page of a run shows: the table of its steps, values, signals, and drawings."""
+"""The parts of the page of a run: the table of its steps, values, signals, and diagrams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_SIGNALS = 20
 
 
 class ShownSignal(NamedTuple):
-    """A signal that the run has not taken."""
+    """A signal that the run has not received."""
 
     name: str
     sent_at: int
@@ -35,19 +35,19 @@ class ShownSignal(NamedTuple):
 
 
 class RunExtras(NamedTuple):
-    """What belongs to a run, veiled."""
+    """The values and signals of a run, redacted."""
 
     values: dict[str, Any]
     signals: list[ShownSignal]
 
 
 async def read_extras(request: ConsoleRequest, info: RunInfo, redactor: Redactor) -> RunExtras:
-    """All that belongs to a run."""
+    """Read the values and signals of a run."""
     return RunExtras(await _values(request, info.id, redactor), await _signals(request, info, redactor))
 
 
 async def redacted_by_all(request: ConsoleRequest, history: History) -> History:
-    """A run with its steps, as its own page shows them."""
+    """Redact a run with its steps as its own page does."""
     redactor = request.redactor()
     if redactor.hides:
         await read_extras(request, history.info, redactor)
@@ -55,7 +55,7 @@ async def redacted_by_all(request: ConsoleRequest, history: History) -> History:
 
 
 async def _values(request: ConsoleRequest, run_id: str, redactor: Redactor) -> dict[str, Any]:
-    """What the run has set for others to read."""
+    """The values that the run has set."""
     found = await (await glance_of(request.reader)).values(run_id)
 
     def shown() -> dict[str, Any]:
@@ -69,7 +69,7 @@ async def _values(request: ConsoleRequest, run_id: str, redactor: Redactor) -> d
 
 
 async def _signals(request: ConsoleRequest, info: RunInfo, redactor: Redactor) -> list[ShownSignal]:
-    """What lies in its mailbox, the oldest first."""
+    """The signals in its mailbox, the oldest first."""
     if info.completed_at is not None:
         return []
     found = []
@@ -81,44 +81,44 @@ async def _signals(request: ConsoleRequest, info: RunInfo, redactor: Redactor) -
 
 
 async def graph_of_run(request: ConsoleRequest, history: History) -> Graph | None:
-    """The graph of a dag run."""
+    """Return the graph of a dag run; None for other runs."""
     return await graph_of(request.reader, history.info) if dag_steps(history.steps) else None
 
 
 def timeline(request: ConsoleRequest, history: History, graph: Graph | None) -> Markup:
-    """When the run did what."""
-    placed = lay_out(history.info, history.steps, history.tries, graph, part=not history.whole)
-    return Markup(timeline_svg(placed, lambda child: request.url("runs", child)))
+    """Draw the timeline of a run."""
+    laid_out = lay_out(history.info, history.steps, history.tries, graph, part=not history.whole)
+    return Markup(timeline_svg(laid_out, lambda child: request.url("runs", child)))
 
 
 def graph(request: ConsoleRequest, history: History, declared: Graph | None) -> Markup | None:
-    """The graph of a dag run, coloured by how its steps stand; None for other runs."""
+    """Draw the graph of a dag run, coloured by the states of its steps; None for other runs."""
     if declared is None:
         return None
     return Markup(graph_svg(declared, history.info, history.steps, lambda step: request.url("runs", step)))
 
 
 class StepRow(NamedTuple):
-    """One row of the table of steps."""
+    """A row of the table of steps."""
 
     step: StepInfo
     state: str
     took: str
     outcome: str
     undo: StepInfo | None
-    """What undoes it, if that has begun."""
+    """Its undo, if that has begun."""
     tries: Sequence[Activity]
-    """Those that failed before."""
+    """Its failed tries."""
     output: str | None
-    """Where its output can be loaded from; None: it has none."""
+    """The address of its output; None without an output."""
     arguments: str | None
     traceback: str | None
     inside: str | None
-    """Where the run is that it started."""
+    """The address of the run that it started."""
 
 
 def step_rows(request: ConsoleRequest, history: History) -> list[StepRow]:
-    """The lines. Undos stand beside what they undo, unless that is on another page."""
+    """Make the rows. An undo is shown with its step, unless that is on another page."""
     undos = {step.position: step for step in history.steps if step.kind == UNDO}
     numbers = {step.number for step in history.steps if step.kind != UNDO}
     tries: dict[Address, list[Activity]] = {}
@@ -153,12 +153,12 @@ def _row(
 
 
 def _inside(step: StepInfo, tries: Sequence[Activity]) -> list[Activity]:
-    """The failed tries of a step of a dag, whose name is their branch."""
+    """The failed tries of a step of a dag: its name is their branch."""
     return [call for call in tries if call.branch.partition("/")[0] == step.name]
 
 
 def _payload(request: ConsoleRequest, history: History, step: StepInfo, what: str) -> str | None:
-    """Where something that a step holds is loaded from. What a step of a dag holds, the run of its own holds."""
+    """The address of a payload of a step. The payloads of a step of a dag are those of its own run."""
     if what == "error":
         if step.error is None or not step.error.traceback:
             return None
@@ -184,7 +184,7 @@ def _state(step: StepInfo) -> str:
 
 
 def _took(run: RunInfo, step: StepInfo, failed: Sequence[Activity]) -> str:
-    """From its first try to its end, as in the timeline; and the last try alone, if there were several."""
+    """The time from its first try to its end, and that of the last try, if there were several."""
     if step.started_at is None or step.status == status.SKIPPED:
         return ""
     end = step.completed_at or run.read_at
@@ -196,7 +196,7 @@ def _took(run: RunInfo, step: StepInfo, failed: Sequence[Activity]) -> str:
 
 
 def _outcome(run: RunInfo, step: StepInfo) -> str:
-    """What came of it, in a few words; the payload itself is loaded when somebody opens it."""
+    """The outcome in a few words; payloads are loaded when they are opened."""
     if step.lost_to is not None:
         return f"lost the race to {step.lost_to!r}"
     is_open = step.status == status.WAITING and step.error is None

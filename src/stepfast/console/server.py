@@ -1,4 +1,4 @@
-"""The console by itself, as ``stepfast console`` serves it: closed, and known by the names of where it listens."""
+"""The console as a server of its own, as ``stepfast console`` runs it: with a token, and for the names of its host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .security import AccessCheck, Hosts, TokenAuthenticator, is_loopback, names
 __all__ = ["TOKEN", "is_loopback", "prefix_of", "prefixed", "serve", "standing_alone"]
 
 _GRACE = 3
-"""Seconds that answers under way have at the end."""
+"""Seconds that responses under way have when the server stops."""
 
 
 def standing_alone(
@@ -30,15 +30,14 @@ def standing_alone(
     redact: Redact | None = None,
     allowed: Collection[str] = (),
 ) -> Console:
-    """The console of a database, for a server of its own."""
+    """Make the console of an application, for a server of its own."""
     hosts = Hosts([*names_for(host), *allowed], addresses=not is_loopback(host))
-    return Console(
-        ConsoleState(app, rule_of(redact or None), read_only), AccessCheck(TokenAuthenticator(token), hosts, read_only)
-    )
+    state = ConsoleState(app, rule_of(redact or None), read_only)
+    return Console(state, AccessCheck(TokenAuthenticator(token), hosts, read_only))
 
 
 async def serve(console: Console, listener: socket.socket, root_path: str = "") -> None:
-    """Serve on a socket that listens already, until the process is told to stop; whoever is slow then is cut off."""
+    """Serve on a socket that listens already, until the process is told to stop; slow responses are then cut off."""
     config = uvicorn.Config(
         prefixed(console, root_path), log_level="warning", access_log=False, server_header=False,
         timeout_graceful_shutdown=_GRACE,
@@ -47,24 +46,22 @@ async def serve(console: Console, listener: socket.socket, root_path: str = "") 
 
 
 def prefix_of(root_path: str) -> str:
-    """The prefix as addresses begin with it: ``/stepfast``; empty, if there is none."""
+    """Return the prefix with a slash at its beginning only: ``/stepfast``; empty without a prefix."""
     parts = root_path.strip("/")
     return f"/{parts}" if parts else ""
 
 
 def prefixed(console: ASGIApp, root_path: str) -> ASGIApp:
-    """The console under the prefix that a proxy puts before it. Some proxies take it off again, others hand it on, and
-    the link that is printed has it: both are understood, unless a page of ours begins like the prefix."""
+    """Serve the console under the prefix of a proxy, which may remove it from addresses or pass it on; the printed link
+    has it. Both are accepted, unless a page of the console begins like the prefix: then it must be removed."""
     prefix = prefix_of(root_path)
     is_page = prefix in {route.path[: len(prefix)] for route in ROUTES}
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         if prefix and scope["type"] == "http":
-            has_it = not is_page and f"{scope['path']}/".startswith(f"{prefix}/")
-            path, raw = scope["path"], scope.get("raw_path") or quote(scope["path"]).encode()
-            if not has_it:
-                path, raw = prefix + path, quote(prefix).encode() + raw
-            scope = {**scope, "root_path": prefix, "path": path, "raw_path": raw}
+            scope = {**scope, "root_path": prefix}
+            if is_page:
+                scope["raw_path"] = quote(prefix).encode() + (scope.get("raw_path") or quote(scope["path"]).encode())
         await console(scope, receive, send)
 
     return served

@@ -1,4 +1,4 @@
-"""``/workers``, ``/system`` and ``/audit``: who works, whether all is well, and what operators did."""
+"""``/workers``, ``/system`` and ``/audit``: registered workers, the checks of the doctor, and what operators did."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORKERS_REFRESH = 5.0
 
 
 async def workers(request: ConsoleRequest) -> Page:
-    """Every worker that is registered; dead ones until somebody has buried them."""
+    """Every registered worker; a dead one until it is reaped."""
     found = await (await glance_of(request.reader)).workers()
     rows = [
         {
@@ -50,7 +50,7 @@ _PATIENCE = 10.0
 
 
 async def system(request: ConsoleRequest) -> Page:
-    """What the doctor finds, and the sizes of tables; where the database cannot be asked, since when that is so."""
+    """The checks of the doctor and the sizes of tables; or since when the database is unreachable."""
     try:
         if request.state.outage_since is not None:  # cached results are from before the outage
             request.state.slow.forget()
@@ -66,7 +66,7 @@ async def system(request: ConsoleRequest) -> Page:
 
 
 def _down(request: ConsoleRequest, error: StepfastError) -> Page:
-    """The page without what only the database could tell."""
+    """The page without the database."""
     since = request.state.note_outage() if isinstance(error, DatabaseUnavailable) else None
     page = _page(request, {"checks": [unreachable(error)], "ok": False, "since": since}, None, [], None)
     return replace(page, status=503, again=_AGAIN_DOWN)
@@ -99,7 +99,7 @@ async def _examined(request: ConsoleRequest) -> list[Check]:
         async with asyncio.timeout(_PATIENCE):
             return await examine(request.app, await request.app.store())
     except TimeoutError:
-        advice = "look at what the database is busy with"
+        advice = "check which statements keep the database busy"
         return [Check("connection", False, f"the database did not answer within {_PATIENCE:g} s", advice)]
 
 
@@ -112,7 +112,7 @@ _AUDIT_REFRESH = 15.0
 
 
 async def audit(request: ConsoleRequest) -> Page:
-    """A page of lines, the newest first; of one run, queue or schedule, if the address says so."""
+    """A page of entries, the newest first; of one run, queue or schedule, if ``which`` is given."""
     which, before = request.query.get("which") or None, request.query.get("before") or None
     glance = await glance_of(request.reader)
     found = await glance.audit(which, None if before is None else check_id(before), PAGE + 1)
@@ -125,8 +125,7 @@ async def audit(request: ConsoleRequest) -> Page:
 
 
 def _ask_again(request: ConsoleRequest, line: AuditLine) -> str | None:
-    """Where the rest of a bulk job can be asked for that did not come to its end. What it was chosen by stands in the
-    line, unless it was too long for one."""
+    """The address for the rest of an interrupted bulk job, by the filters in its entry, unless they were cut."""
     if line.outcome not in (INTERRUPTED, UNKNOWN, FAILED) or len(line.which) >= LONGEST:
         return None
     kind, _, verb = line.what.partition(".")

@@ -1,4 +1,4 @@
-"""``/bulk``: one action on all runs that filters select, and how far it is."""
+"""``/bulk``: one action on all runs that filters select, and the progress of bulk jobs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _AGAIN = 1.0
 
 
 async def bulk(request: ConsoleRequest) -> Page:
-    """The counted dry run, and the form that makes it so."""
-    action, filters = action_of(request), Filters.of(request.query)
-    number = await counted(request, choices_of(action, filters))
+    """Count the selected runs, and ask for confirmation."""
+    action, filters = _action_of(request), Filters.of(request.query)
+    number = await _counted(request, _choices(action, filters))
     title = f"{action.verb.capitalize()} {number} {'run' if str(number) == '1' else 'runs'}"
-    sentence = f"{number} chosen by {chosen_by(filters)}. {action.happens}" if number.number else (
-        f"No run is chosen by {chosen_by(filters)} that could be {action.done}."
+    chosen = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in filters.query.items() if name != "sort")
+    sentence = f"{number} chosen by {chosen}. {action.happens}" if number.number else (
+        f"No run is chosen by {chosen} that could be {action.done}."
     )  # fmt: skip
     fields = filters.query | {"counted": str(number)}
     question = Question(title, sentence, ("bulk", action.verb), fields, danger=action.verb == "cancel")
@@ -32,61 +33,49 @@ async def bulk(request: ConsoleRequest) -> Page:
 
 
 async def job(request: ConsoleRequest) -> Page:
-    """How far a job is."""
+    """The progress of a job."""
     found = request.state.jobs.get(request.params["job"])
     refused = list(found.tally.refused.items())
     shown = {"job": found, "refused": refused[:20], "more": max(0, len(refused) - 20)}
     return Page("job.html", shown, found.shape(), again=_AGAIN if found.ended is None else None)
 
 
-def action_of(request: ConsoleRequest) -> BulkAction:
-    """What is asked of them."""
+async def begin_bulk(request: ConsoleRequest) -> Done:
+    """Begin a job; its audit entry stays open until it ends."""
+    action, filters = _action_of(request), Filters.of(request.form)
+    choices = _choices(action, filters)
+    job = Job(action, str(await _counted(request, choices)), urlencode(filters.query))
+    return await begun(request, job, all_of(choices))
+
+
+async def begun(request: ConsoleRequest, job: Job, apply: Apply) -> Done:
+    """Begin a job, and redirect to its page."""
+    begun = await request.state.jobs.begin(job, apply, request.audit_id)
+    address = request.url("bulk", "jobs", begun.id)
+    if begun is not job:
+        return Done(address, begun.shape(), "the same was under way already")
+    return Done(address, job.shape(), open=True)
+
+
+def _action_of(request: ConsoleRequest) -> BulkAction:
     action = BULK_ACTIONS.get(request.params["action"])
     if action is None:
         raise Refused(404, f"there is no such action; there are {', '.join(BULK_ACTIONS)}")
     return action
 
 
-def choices_of(action: BulkAction, filters: Filters) -> list[ListKeywords]:
-    """The filters for each status that is meant. All runs at once are not meant by a link that names none."""
+def _choices(action: BulkAction, filters: Filters) -> list[ListKeywords]:
+    """The filters for each status that the action applies to. At least one filter has to be given."""
     if not filters.any:
-        raise Refused(400, "which runs? Narrow the list down by a filter first")
+        raise Refused(400, "no runs are chosen: narrow the list down by a filter first")
     if filters.text is not None:
-        raise Refused(400, "runs that were found by a text cannot be chosen: the text is only looked for in the newest")
+        raise Refused(400, "runs cannot be chosen by a text: it is only searched for in the newest runs")
     given = filters.keywords
     given.pop("oldest_first", None)
     return [{**given, "status": each} for each in ([filters.status] if filters.status else action.usual)]
 
 
-async def counted(request: ConsoleRequest, choices: Sequence[ListKeywords]) -> Counted:
-    """How many these are, up to ten thousand of each."""
+async def _counted(request: ConsoleRequest, choices: Sequence[ListKeywords]) -> Counted:
+    """Count the runs, up to ten thousand of each status."""
     found = [await count_runs(request.reader, choice) for choice in choices]
     return Counted(sum(each.number for each in found), any(each.more for each in found))
-
-
-def chosen_by(filters: Filters) -> str:
-    """The filters in words."""
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in filters.query.items() if name != "sort")
-
-
-def written(filters: Filters) -> str:
-    """The filters as an address has them, for the audit."""
-    return urlencode(filters.query)
-
-
-async def begin_bulk(request: ConsoleRequest) -> Done:
-    """Begin it, beside the pages; the page that comes next tells how far it is. Its line in the audit stays open until
-    it has ended."""
-    action, filters = action_of(request), Filters.of(request.form)
-    choices = choices_of(action, filters)
-    job = Job(action, str(await counted(request, choices)), written(filters))
-    return await begun(request, job, all_of(choices))
-
-
-async def begun(request: ConsoleRequest, job: Job, apply: Apply) -> Done:
-    """Begin a job, and go on to its page."""
-    begun = await request.state.jobs.begin(job, apply, request.audit_id)
-    address = request.url("bulk", "jobs", begun.id)
-    if begun is not job:
-        return Done(address, begun.shape(), "the same was under way already")
-    return Done(address, job.shape(), open=True)

@@ -1,4 +1,4 @@
-"""``/failures``: what failed lately, by workflow, reason, step and error, and retrying all runs that failed alike."""
+"""``/failures``: recent failures by workflow, reason, step and error, and the retry of all runs of a group."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from ..responses import Done, Page
 from .bulk import begun
 
 _AGAIN = 10.0
+_RETRY = BULK_ACTIONS["retry"]
 
 
 async def failures(request: ConsoleRequest) -> Page:
-    """Groups of failures, those that happened most, first."""
+    """Groups of failures, the most frequent first."""
     text = request.query.get("since") or USUAL
     seconds = seconds_of(text)
     found = failure_stats(seconds, await (await glance_of(request.reader)).failures(int(seconds * 1000), LOOKED))
-    rows = [{"info": group, "list": _list(request, group), "retry": _retry(request, group, text)} for group in found]
+    rows = [
+        {"info": group, "list": _list(request, group), "retry": _retry_link(request, group, text)} for group in found
+    ]
     number = sum(group.count for group in found)
     shown = {"failures": rows, "since": text, "looked": LOOKED, "number": number}
-    # The part of what `stepfast stats --json` writes that is about failures.
+    # The failures of `stepfast stats --json`.
     shape = {
         "since": seconds, "failures": [dataclasses.asdict(group) for group in found], "complete": number < LOOKED,
     }  # fmt: skip
@@ -36,32 +39,31 @@ async def failures(request: ConsoleRequest) -> Page:
 
 
 async def confirm_retry(request: ConsoleRequest) -> Page:
-    """How many of a group can be retried, and the form that makes it so."""
-    group, action = Group.of(request.query), BULK_ACTIONS["retry"]
+    """Count the runs of a group that can be retried, and ask for confirmation."""
+    group = Group.of(request.query)
     number = len(await runs_of(request, group))
     title = f"Retry {count(number, 'run')}"
-    sentence = f"{number:,} failed within {group.since} by {group}. {action.happens}" if number else (
+    sentence = f"{number:,} failed within {group.since} by {group}. {_RETRY.happens}" if number else (
         f"No run is left that failed within {group.since} by {group}, and could be retried."
     )  # fmt: skip
     question = Question(title, sentence, ("failures", "retry"), group.query | {"counted": str(number)})
     page = question.page(request, request.url("failures", since=group.since), possible=number > 0)
-    return Page(page.template, page.shown, {"found": number, "more": False, action.done: 0, "refused": []})
+    return Page(page.template, page.shown, {"found": number, "more": False, _RETRY.done: 0, "refused": []})
 
 
 def _list(request: ConsoleRequest, group: FailureStats) -> str:
     return request.url("runs", workflow=group.workflow, status=status.FAILED, reason=group.reason)
 
 
-def _retry(request: ConsoleRequest, group: FailureStats, since: str) -> str:
+def _retry_link(request: ConsoleRequest, group: FailureStats, since: str) -> str:
     alike = Alike(group.workflow, group.reason, group.step, group.error_type)
     return request.url("failures", "retry", **Group(alike, since).query)
 
 
 async def retry(request: ConsoleRequest) -> Done:
-    """Retry those that are in the group now, and no others: what fails while it goes on is not meant."""
+    """Retry the runs that are in the group now, and not those that fail later."""
     group = Group.of(request.form)
     ids = await runs_of(request, group)
     if not ids:
         raise Refused(409, "no run is left that failed like this and could be retried")
-    job = Job(BULK_ACTIONS["retry"], f"{len(ids):,}", str(group))
-    return await begun(request, job, lambda bulk: bulk.these(ids))
+    return await begun(request, Job(_RETRY, f"{len(ids):,}", str(group)), lambda bulk: bulk.these(ids))

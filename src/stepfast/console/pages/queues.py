@@ -1,4 +1,4 @@
-"""``/queues``: the depth, limits and workers of each queue, its last hour as a chart, and the actions on it."""
+"""``/queues``: depth, limits and workers of each queue, its last hour as a chart, and the actions on it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..responses import Done, Page
 
 _WIDE, _HIGH = 120, 24
 _SHORTEST = 300.0
-"""Seconds that the chart is wide at least; it grows with what was seen, up to an hour."""
+"""Seconds that a chart spans at least, and up to an hour."""
 _GAP = 90.0
-"""Seconds without a point that break the line: nobody looked."""
+"""Seconds without a point that break the line: no page was open."""
 
 
 def sparkline(points: Sequence[Point]) -> Markup:
-    """How many runs were ready, over the last hour; nothing, if there are not two points yet."""
+    """Draw the number of ready runs over the last hour; nothing for fewer than two points."""
     lines = [stretch for stretch in _stretches(points) if len(stretch) > 1]
     if not lines:
         return Markup("")
@@ -32,7 +32,7 @@ def sparkline(points: Sequence[Point]) -> Markup:
     span = min(SPAN, max(_SHORTEST, points[0].ago))
     drawn = Markup("").join(
         Markup('<polyline points="{}" fill="none" stroke="currentColor" stroke-width="1.5"/>').format(
-            " ".join(_place(point, most, span) for point in stretch)
+            " ".join(_coordinates(point, most, span) for point in stretch)
         )
         for stretch in lines
     )
@@ -52,7 +52,7 @@ def _stretches(points: Sequence[Point]) -> Iterator[list[Point]]:
     yield stretch
 
 
-def _place(point: Point, most: int, span: float) -> str:
+def _coordinates(point: Point, most: int, span: float) -> str:
     across = _WIDE * (1 - point.ago / span)
     up = (_HIGH - 2) * point.ready / most
     return f"{across:.1f},{_HIGH - 1 - up:.1f}"
@@ -61,9 +61,9 @@ def _place(point: Point, most: int, span: float) -> str:
 _AGAIN = 5.0
 _DONE = {
     "paused": "The queue is paused.",
-    "resumed": "The queue goes on.",
-    "limited": "The limits hold within a second.",
-    "reset": "What the code declares holds again.",
+    "resumed": "The queue continues.",
+    "limited": "The limits apply within a second.",
+    "reset": "The limits of the code apply again.",
 }
 LIMITS = ("concurrency", "rate", "key_concurrency", "key_rate", "max_ready")
 
@@ -92,7 +92,7 @@ async def queues(request: ConsoleRequest) -> Page:
 
 
 async def confirm_queue(request: ConsoleRequest) -> Page:
-    """The page before a queue is paused, resumed or limited."""
+    """Ask for confirmation before a queue is paused, resumed or limited."""
     name, action = request.query.get("queue", ""), request.params["action"]
     if not name:
         raise Refused(400, "the link names no queue")
@@ -114,24 +114,24 @@ async def confirm_queue(request: ConsoleRequest) -> Page:
 
 def _paused(info: QueueInfo | None) -> str:
     if info is None:
-        return "Nothing has named this queue so far. It is paused all the same: nothing of it will be claimed."
+        return "No run or worker has named this queue so far. It is paused all the same: its runs will not be claimed."
     ready, running = count(info.ready, "run"), count(info.running, "run")
     return (
-        f"Nothing of it is claimed from now on: {ready} that {_is(info.ready)} ready now will stay. {running} that "
-        f"{_is(info.running)} being executed will go on to the end, or to the next wait. Starts are taken as before."
+        f"Its runs are not claimed from now on: {ready} that {_is(info.ready)} ready now will stay. {running} that "
+        f"{_is(info.running)} being executed will continue to the end, or the next wait. New runs are still accepted."
     )
 
 
 def _resumed(info: QueueInfo | None) -> str:
     ready = 0 if info is None else info.ready
-    return f"Workers claim from it again: {count(ready, 'run')} {_is(ready)} ready now."
+    return f"Workers claim its runs again: {count(ready, 'run')} {_is(ready)} ready now."
 
 
 def _limited(info: QueueInfo | None) -> str:
     now = limits_in_words(info) if info is not None else ""
     return (
-        f"Now: {now or 'no limits'}. What is set here holds over all workers within a second, and wins over what the "
-        "code declares, until it is reset."
+        f"Now: {now or 'no limits'}. What is set here applies to all workers within a second, and overrides the limits "
+        "of the code, until it is reset."
     )
 
 
@@ -140,7 +140,7 @@ def _is(number: int) -> str:
 
 
 async def pause(request: ConsoleRequest) -> Done:
-    """Pause a queue: none of its runs is claimed from now on."""
+    """Pause a queue: its runs are not claimed from now on."""
     name = request.form.required("queue")
     await request.app.pause_queue(name)
     return _done(request, "paused", {"queue": name, "paused": True})
@@ -154,11 +154,11 @@ async def resume(request: ConsoleRequest) -> Done:
 
 
 async def limits(request: ConsoleRequest) -> Done:
-    """Set limits: an empty field leaves one as it is, ``none`` lifts it, ``reset`` lets those of code hold again."""
+    """Set limits: an empty field keeps one as it is, ``none`` removes it, ``reset`` applies those of the code."""
     name, reset = request.form.required("queue"), bool(request.form.optional("reset"))
     given = {limit: _limit(limit, text) for limit in LIMITS if (text := request.form.optional(limit)) is not None}
     if reset and given:
-        raise Refused(400, "either set limits, or let what the code declares hold again")
+        raise Refused(400, "either set limits, or reset them to those of the code")
     if not reset and not given:
         raise Refused(400, "no limit was given: write a number, a rate as 100/60s, or none")
     await request.app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
@@ -168,7 +168,7 @@ async def limits(request: ConsoleRequest) -> Done:
 def _limit(name: str, text: str) -> object:
     try:
         return limit_of(name, text.strip())
-    except ValueError as error:  # no time behind the slash
+    except ValueError as error:  # a rate without a time
         raise Refused(400, str(error)) from None
 
 

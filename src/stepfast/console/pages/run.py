@@ -32,7 +32,7 @@ from . import start
 
 _AGAIN = 1.0
 _LATEST, _LATEST_HELD = 30.0, 5.0
-"""Seconds after which the page is read again even if nothing has happened: while a worker has the run, times go on."""
+"""Seconds after which the page is read again, even without a change: times grow while a worker has the run."""
 
 
 async def run(request: ConsoleRequest) -> Page:
@@ -43,26 +43,26 @@ async def run(request: ConsoleRequest) -> Page:
     redactor = request.redactor()
     values, signals = await read_extras(request, history.info, redactor)
     history = await aside(redactor, partial(redacted_history, history, redactor))
-    told = history.info
-    family = await family_of(request.reader, told.id)
+    info = history.info
+    family = await family_of(request.reader, info.id)
     below = [member.run for member in family.below]
     children = await aside(redactor, lambda: redacted_runs(below, redactor))
-    why = await explain(request.reader, told, history.steps, history.tries, children, _redacted(redactor))
+    why = await explain(request.reader, info, history.steps, history.tries, children, _redacted(redactor))
     why = await aside(redactor, partial(redactor.text, why))
     declared = await graph_of_run(request, history)
     mail = list(Counter(signal.name for signal in signals).items())
     shown = {
-        "run": told,
+        "run": info,
         "why": why,
         "dag": history.dag,
         "rows": step_rows(request, history),
         "family": family,
         "values": values,
         "signals": signals,
-        "mail": unread(told, mail),
+        "mail": unread(info, mail),
         "attempts": [call for call in history.tries if call.position is None and not call.branch],
-        "traceback": "" if told.error is None else own_code_only(told.error.traceback or ""),
-        "offered": offered(told) if request.may_operate else [],
+        "traceback": "" if info.error is None else own_code_only(info.error.traceback or ""),
+        "offered": offered(info) if request.may_operate else [],
         "done": request.query.get("done", ""),
         "next": _link(request, history),
         "first": history.after is None,
@@ -70,30 +70,30 @@ async def run(request: ConsoleRequest) -> Page:
         "timeline": timeline(request, history, declared),
     }
     started = [step.child for step in history.steps if step.child is not None and step.kind != DAG_STEP]
-    shape = run_shape(told, why, history.steps, started, values, mail)
+    shape = run_shape(info, why, history.steps, started, values, mail)
     if history.more is not None:
         shape["after"] = written(history.more)
-    news = change_poll(request, seen, _LATEST if told.worker is None and declared is None else _LATEST_HELD, run_id)
-    return Page("run.html", shown, shape, again=None if told.completed_at else _AGAIN, news=news)
+    news = change_poll(request, seen, _LATEST if info.worker is None and declared is None else _LATEST_HELD, run_id)
+    return Page("run.html", shown, shape, again=None if info.completed_at else _AGAIN, news=news)
 
 
 def _link(request: ConsoleRequest, history: History) -> str | None:
-    """The page of steps after this one."""
+    """The address of the next page of steps."""
     return request.url("runs", history.info.id, after=written(history.more)) if history.more is not None else None
 
 
 def _redacted(redactor: Redactor) -> Veiled:
-    """For other runs that the sentence is about: not all that they hold is at hand."""
+    """Redact other runs that the explanation mentions, of which not all payloads were read."""
 
-    def told(info: RunInfo, steps: list[StepInfo]) -> tuple[RunInfo, list[StepInfo]]:
-        anew = redactor.fresh()
-        return redacted_run(info, anew, complete=False), redacted_steps(steps, anew, complete=False)
+    def redacted(info: RunInfo, steps: list[StepInfo]) -> tuple[RunInfo, list[StepInfo]]:
+        fresh = redactor.fresh()
+        return redacted_run(info, fresh, complete=False), redacted_steps(steps, fresh, complete=False)
 
-    return told
+    return redacted
 
 
 MOST = 65_536
-"""Characters that are shown of a payload."""
+"""Characters of a payload that are shown."""
 
 
 class Stored(NamedTuple):
@@ -102,11 +102,11 @@ class Stored(NamedTuple):
     text: str
     format: int
     path: str
-    """What it is to ``redact=``."""
+    """Its path for ``redact=``."""
 
 
 async def payload(request: ConsoleRequest) -> PayloadPage:
-    """The payload that the address names, veiled, and cut where it gets too long."""
+    """The payload that the query names, redacted, and cut if it is long."""
     run_id = request.reader.get(request.params["id"]).id
     if request.query.get("what") == "error":
         text = await _traceback(request, run_id)
@@ -119,7 +119,7 @@ async def payload(request: ConsoleRequest) -> PayloadPage:
         raise Refused(404, "the run has no such payload")
     text = request.reader._payloads.text(found.text, found.format, "the payload")
     try:
-        # A payload of megabytes takes seconds to take apart: other requests are answered meanwhile.
+        # Megabytes take seconds to parse, in which other requests must be answered.
         shown, whole = await asyncio.to_thread(_shown, text, request.redactor(), found.path)
     except ValueError as error:
         raise Refused(409, f"the payload cannot be shown: {error}") from None
@@ -131,7 +131,7 @@ def _shown(text: str, redactor: Redactor, path: str) -> tuple[str, bool]:
 
 
 def _piece(request: ConsoleRequest, run_id: str, text: str, size: int | None) -> PayloadPage:
-    """``size`` is how many characters there are, if these are not all."""
+    """``size`` is the number of all characters, if the text is cut."""
     if request.wants_json and size is not None:
         raise Refused(413, f"this has {size:,} characters, and {MOST:,} are shown; `stepfast show` has all of it")
     is_error = request.query.get("what") == "error"
@@ -160,7 +160,7 @@ async def _stored(request: ConsoleRequest, row: RunRow) -> Stored | None:
 
 
 async def _traceback(request: ConsoleRequest, run_id: str) -> str:
-    """The traceback of the run, or of one of its steps, veiled by all that stands on its page."""
+    """The traceback of the run or of one of its steps, redacted as on its page."""
     history = await request.history(run_id)
     if "position" in request.query:
         branch, position = request.query.get("branch", ""), number(request.query["position"])
@@ -176,14 +176,14 @@ async def _traceback(request: ConsoleRequest, run_id: str) -> str:
 
 
 async def confirm(request: ConsoleRequest) -> Page:
-    """The page before an action."""
+    """Ask for confirmation before an action."""
     action = ACTIONS.get(request.params["action"])
     if action is None:
         raise Refused(404, "there is no such action")
     history = await redacted_by_all(request, await request.history(request.params["id"]))
     run = history.info
     sentence = what_happens(action, run, history.steps)
-    if action == SIGNAL and (warning := await start.said_of(request, run.workflow)):
+    if action == SIGNAL and (warning := await start.codec_warning(request, run.workflow)):
         sentence += f" {warning}"
     shown = {"run": run, "action": action, "sentence": sentence, "names": _awaited(run)}
     shape = {"run": run.id, "action": action.name, "what_happens": sentence}
@@ -197,25 +197,25 @@ def _awaited(run: RunInfo) -> list[str]:
 
 
 async def cancel(request: ConsoleRequest) -> Done:
-    """End it, and undo its completed steps where they say how."""
+    """Cancel a run, and undo its completed steps that have an undo."""
     await _run(request).cancel()
     return _done(request, "cancel")
 
 
 async def pause(request: ConsoleRequest) -> Done:
-    """Pause a run from its next step on."""
+    """Pause a run before its next step."""
     await _run(request).pause()
     return _done(request, "pause")
 
 
 async def resume(request: ConsoleRequest) -> Done:
-    """Resume a paused run where it stands."""
+    """Resume a paused run."""
     await _run(request).resume()
     return _done(request, "resume")
 
 
 async def reschedule(request: ConsoleRequest) -> Done:
-    """Make a run due now that waits for its start or for a retry."""
+    """Make a run due now that waits for its start or a retry."""
     await _run(request).reschedule(delay=0)
     return _done(request, "reschedule")
 

@@ -1,6 +1,4 @@
-"""``/runs``: the list, by filters in the address, page by page; the root leads to it; ``/news`` tells open tabs of
-changes.
-"""
+"""``/runs``: the list by filters in the address, page by page; ``/news`` tells open tabs of changes."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ PAGE = 50
 _MOST = 500
 _AGAIN = 2.0
 _LATEST = 15.0
-"""Seconds after which the list is read again even if nothing has happened to the newest runs."""
+"""Seconds after which the list is read again, even without a change of the newest runs."""
 
 
 async def runs(request: ConsoleRequest) -> Page | Done:
-    """A page of runs; or, if the box names one of them, that run."""
+    """A page of runs; if the search box identifies one run, a redirect to it."""
     wanted = request.query.get("find", "").strip()
     if wanted:
         found = await find_runs(request.reader, wanted)
@@ -38,7 +36,7 @@ async def runs(request: ConsoleRequest) -> Page | Done:
         return await _page(request, Filters(), Listed(found, None), wanted)
     filters = Filters.of(request.query)
     if filters.text is not None and request.state.rule is not None:
-        raise Refused(400, "parts of inputs are hidden here, so no text can be looked for in them")
+        raise Refused(400, "parts of inputs are hidden here, so they cannot be searched for a text")
     seen = await state_hash_of(request) if filters.text is None else None
     number = await count_runs(request.reader, filters.keywords) if filters.any and filters.text is None else None
     page: ListKeywords = {"limit": _limit(request.query.get("limit")), "after": request.query.get("after") or None}
@@ -46,8 +44,8 @@ async def runs(request: ConsoleRequest) -> Page | Done:
     return replace(await _page(request, filters, listed, "", number), news=change_poll(request, seen, _LATEST))
 
 
-def _said(listed: Listed) -> str:
-    """How far it was looked, where that was not all the way."""
+def _searched(listed: Listed) -> str:
+    """How many runs were searched, if not all of them."""
     said = []
     if listed.looked is not None:
         newest = f", the newest {SEARCHED:,} that pass the other filters" if listed.looked >= SEARCHED else ""
@@ -55,12 +53,12 @@ def _said(listed: Listed) -> str:
     if listed.too_large:
         said.append(f"{listed.too_large:,} of them were too large for that.")
     if listed.back_to is not None:
-        said.append(f"The look ended at {clock(listed.back_to)}; the next page goes on from there.")
+        said.append(f"The search ended at {clock(listed.back_to)}; the next page continues from there.")
     return " ".join(said)
 
 
 def _bulk(request: ConsoleRequest, filters: Filters, number: Counted | None) -> list[str]:
-    """What can be asked of all of them: what suits the status that they have."""
+    """The actions that can be applied to all of them, by the status that they have."""
     if number is None or not number.number or not request.may_operate:
         return []
     return [action.verb for action in BULK_ACTIONS.values() if filters.status is None or filters.status in action.usual]
@@ -77,7 +75,7 @@ async def _page(
         "runs": shown,
         "filters": filters,
         "wanted": wanted,
-        "said": _said(listed),
+        "said": _searched(listed),
         "number": number,
         "bulk": _bulk(request, filters, number),
         "more": more,
@@ -88,13 +86,13 @@ async def _page(
         "columns": _columns(shown),
     }
     link = {"Link": f'<{more}>; rel="next"'} if more else {}
-    # A search looks through thousands of inputs: nobody asked for it again.
+    # A search reads thousands of inputs: an open tab does not repeat it.
     again = None if filters.text is not None or wanted else _AGAIN
     return Page("runs.html", given, shown, again=again, headers=link)
 
 
 def _columns(found: list[RunInfo]) -> set[str]:
-    """The columns that say something of at least one run."""
+    """The columns that are not empty for every run."""
     said = {
         "queue": any(run.queue != run.workflow for run in found),
         "key": any(run.key for run in found),
@@ -113,17 +111,17 @@ def _limit(text: str | None) -> int:
 
 
 async def home(request: ConsoleRequest) -> Done:
-    """Go on to the runs."""
+    """Redirect to the list of runs."""
     return Done(request.url("runs"), {"pages": [path for _, path in NAVIGATION]})
 
 
 _SOON, _LATE = 1.0, 5.0
 _QUIET = 30.0
-"""For each so many seconds in which nothing has happened, a tab waits a second longer, up to five."""
+"""A tab waits a second longer for each so many seconds without a change, up to five."""
 
 
 async def news(request: ConsoleRequest) -> Json:
-    """Whether a run, or the list of them, stands otherwise than by a mark; and in how many seconds to ask again."""
+    """Whether a run, or the list of runs, has changed since a mark; and in how many seconds to ask again."""
     run_id = request.query.get("run")
     what = LISTS if run_id is None else request.reader.get(run_id).id
     found = await (await news_of(request.app)).ask(what)

@@ -1,4 +1,4 @@
-"""``/schedules``: when each fires, its state, its next five ticks, and the actions on it."""
+"""``/schedules``: the state of each schedule, its next five ticks, and the actions on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..request import ConsoleRequest
 from ..responses import Done, Page
 
 _AGAIN = 10.0
-_DONE = {"paused": "The schedule is paused.", "resumed": "The schedule goes on with its next tick."}
+_DONE = {"paused": "The schedule is paused.", "resumed": "The schedule continues with its next tick."}
 
 
 async def schedules(request: ConsoleRequest) -> Page:
@@ -34,43 +34,33 @@ async def schedules(request: ConsoleRequest) -> Page:
     return Page("schedules.html", shown, [schedule_shape(info) for info in found], again=_AGAIN)
 
 
-async def confirm_schedule(request: ConsoleRequest) -> Page:
-    """The page before a schedule is paused, resumed or triggered."""
-    name, action = request.query.get("schedule", ""), request.params["action"]
-    info = next((each for each in await request.reader.schedules() if each.name == name), None)
-    if info is None:
-        raise ScheduleNotFound(name)
-    said = {"pause": _paused, "resume": _resumed, "trigger": _triggered}.get(action)
-    if said is None:
-        raise Refused(404, "there is no such action")
-    title = f"{action.capitalize()} schedule {name}"
-    return Question(title, said(info), ("schedules", action), {"schedule": name}).page(
-        request, request.url("schedules")
-    )
-
-
 def _redacted(info: ScheduleInfo, redactor: Redactor) -> ScheduleInfo:
-    """A schedule without what is hidden of the input that it starts runs with."""
-    if not redactor.hides:
-        return info
+    """Redact the input that the schedule starts runs with."""
     shown = replace(info, input=redactor.value(info.input, "input"))
     return replace(shown, error=None if info.error is None else redactor.text(info.error))
 
 
-def _paused(info: ScheduleInfo) -> str:
-    return f"Its ticks start nothing until it is resumed; the next would be {times_in_words(info)}. Its runs go on."
-
-
-def _resumed(info: ScheduleInfo) -> str:
-    return "It goes on with its next tick. Ticks that passed meanwhile are skipped."
-
-
-def _triggered(info: ScheduleInfo) -> str:
-    return f"A run of {info.workflow} is started now, with the input of the schedule, beside its ticks."
+async def confirm_schedule(request: ConsoleRequest) -> Page:
+    """Ask for confirmation before a schedule is paused, resumed or triggered."""
+    name, action = request.query.get("schedule", ""), request.params["action"]
+    info = next((each for each in await request.reader.schedules() if each.name == name), None)
+    if info is None:
+        raise ScheduleNotFound(name)
+    sentences = {
+        "pause": f"Its ticks start no runs until it is resumed; the next would be {times_in_words(info)}. Runs that it "
+        "has started continue.",
+        "resume": "It continues with its next tick. Ticks that passed while it was paused are skipped.",
+        "trigger": f"A run of {info.workflow} is started now, with the input of the schedule. Its ticks stay the same.",
+    }
+    if action not in sentences:
+        raise Refused(404, "there is no such action")
+    title = f"{action.capitalize()} schedule {name}"
+    question = Question(title, sentences[action], ("schedules", action), {"schedule": name})
+    return question.page(request, request.url("schedules"))
 
 
 async def pause(request: ConsoleRequest) -> Done:
-    """Pause a schedule: its ticks start nothing."""
+    """Pause a schedule: its ticks start no runs."""
     name = request.form.required("schedule")
     await request.app.pause_schedule(name)
     return Done(request.url("schedules", done="paused"), {"name": name, "paused": True})

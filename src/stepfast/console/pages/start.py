@@ -15,15 +15,13 @@ from ..responses import Done, Page
 
 
 async def start(request: ConsoleRequest) -> Done:
-    """Start a run of a workflow, with an input as JSON or field by field. What does not fit is refused by its path."""
-    name, form = request.form.required("workflow"), request.form
-    known = {each.name: each for each in await (await glance_of(request.reader)).definitions()}
-    if name not in known:
-        raise UnknownWorkflow(name, sorted(known))
+    """Start a run of a workflow, with an input as JSON or from fields. Errors of the input name the path."""
+    form, name = request.form, request.form.required("workflow")
+    definition = (await _definitions(request, name))[name]
     priority, delay = form.optional("priority"), form.optional("delay")
     run = await request.app.start(
         name,
-        input_of(form, known[name].input_schema),
+        input_of(form, definition.input_schema),
         key=form.optional("key"),
         queue=form.optional("queue"),
         priority=0 if priority is None else _whole(priority),
@@ -31,6 +29,14 @@ async def start(request: ConsoleRequest) -> Done:
         tags=[tag.strip() for tag in (form.optional("tags") or "").split(",") if tag.strip()],
     )
     return Done(request.url("runs", run.id, done="start"), {"id": run.id}, said=f"run {run.id}")
+
+
+async def _definitions(request: ConsoleRequest, name: str | None) -> dict[str, Definition]:
+    """The workflows that the database knows, if that named is among them."""
+    known = {each.name: each for each in await (await glance_of(request.reader)).definitions()}
+    if name is not None and name not in known:
+        raise UnknownWorkflow(name, sorted(known))
+    return known
 
 
 def _whole(text: str) -> int:
@@ -48,13 +54,13 @@ def _seconds(text: str) -> float:
 
 
 IN_CLEAR = (
-    "This console is without the codec that runs of this workflow are stored through: what is sent here is stored as "
-    "readable JSON. `stepfast console module:app` has the codec."
+    "This console does not have the codec of this workflow's payloads: what is sent here is stored as readable JSON. "
+    "`stepfast console module:app` has the codec."
 )
 
 
-async def said_of(request: ConsoleRequest, workflow: str) -> str:
-    """The sentence, if what is written from here about a workflow would not be sealed as the newest of its runs is."""
+async def codec_warning(request: ConsoleRequest, workflow: str) -> str:
+    """Return a warning, if the newest run of the workflow is encoded, and this console could not encode a new one."""
     if request.app._payloads.format != FORMAT:
         return ""
     newest = await list_runs(request.reader, {"workflow": workflow, "limit": 1})
@@ -63,14 +69,12 @@ async def said_of(request: ConsoleRequest, workflow: str) -> str:
 
 
 async def start_form(request: ConsoleRequest) -> Page:
-    """The workflows that the database knows; or the form of one of them."""
-    known = {each.name: each for each in await (await glance_of(request.reader)).definitions()}
+    """The workflows that the database knows, or the form of one of them."""
     name = request.query.get("workflow") or None
-    if name is not None and name not in known:
-        raise UnknownWorkflow(name, sorted(known))
+    known = await _definitions(request, name)
     chosen = None if name is None else known[name]
     fields = [] if chosen is None else fields_of(chosen.input_schema)
-    warning = "" if name is None else await said_of(request, name)
+    warning = "" if name is None else await codec_warning(request, name)
     shown = {"workflows": sorted(known), "chosen": chosen, "fields": fields, "warning": warning}
     return Page("start.html", shown, [_shape(each) for each in known.values()] if chosen is None else _shape(chosen))
 

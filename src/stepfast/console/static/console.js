@@ -1,7 +1,7 @@
 // The live parts of the console. Every page works without this file; it loads payloads in place, keeps open pages up to
-// date, and adds a few keys. It makes no markup of its own: what it shows comes from the server, escaped there.
+// date, and adds a few keys. It creates no markup: everything it shows is escaped by the server.
 
-// -- payloads, when somebody opens them -------------------------------------------------------------------------
+// -- payloads, when they are opened -----------------------------------------------------------------------------
 
 async function load(details) {
   const target = details.querySelector(".loaded");
@@ -13,7 +13,7 @@ async function load(details) {
     const found = page.querySelector(".payload, main p");
     if (found) target.replaceChildren(document.importNode(found, true));
   } catch {
-    delete details.dataset.loaded; // the link inside still leads there
+    delete details.dataset.loaded; // the link inside still works
   }
 }
 
@@ -24,8 +24,8 @@ document.addEventListener("toggle", (event) => {
 // -- keeping an open page up to date ----------------------------------------------------------------------------
 
 let again = Number(document.body.dataset.again || 0);
-let news = document.body.dataset.news || ""; // where to ask whether there is anything new, which costs next to nothing
-let latest = Number(document.body.dataset.latest || 0); // seconds after which the page is asked for all the same
+let news = document.body.dataset.news || ""; // the address of the change poll, which is cheap
+let latest = Number(document.body.dataset.latest || 0); // seconds after which the page is loaded in any case
 let shown = performance.now();
 let timer = 0;
 const light = document.getElementById("live");
@@ -41,22 +41,22 @@ async function turn() {
   if (!news || old >= latest) return refresh();
   try {
     const answer = await fetch(news, { headers: { Accept: "application/json" } });
-    const told = answer.status === 200 ? await answer.json() : { changed: true };
-    if (told.changed) return refresh();
-    schedule(Math.min(told.again, Math.max(latest - old, 0.1)));
+    const poll = answer.status === 200 ? await answer.json() : { changed: true };
+    if (poll.changed) return refresh();
+    schedule(Math.min(poll.again, Math.max(latest - old, 0.1)));
   } catch {
     refresh();
   }
 }
 
-// Somebody is at it: nothing is taken away from under a cursor or a selection.
+// Whether a part has the focus or a selection: it is not replaced then.
 function busy(part) {
   const selection = document.getSelection();
   return part.contains(document.activeElement) && document.activeElement !== document.body
     || selection && !selection.isCollapsed && part.contains(selection.anchorNode);
 }
 
-// What was opened stays open, with what was loaded into it; and what was scrolled stays where it is.
+// Keep what is open, with its loaded content, and the scroll positions of drawings.
 function keep(old, fresh) {
   for (const details of old.querySelectorAll("details[open]")) {
     const row = details.closest("[id]")?.id || "";
