@@ -267,6 +267,14 @@ async def test_beyond_loopback_addresses_are_known_and_names_are_named(app: Step
     assert {name: hosts.allows(Headers({"host": name})) for name in known} == known
 
 
+def test_one_host_is_named_and_no_other_by_a_wildcard() -> None:
+    hosts = Hosts(["localhost", "*.example.com"])
+    assert hosts.allows(Headers(raw=[(b"host", b"localhost")]))
+    assert not hosts.allows(Headers(raw=[(b"host", b"localhost"), (b"host", b"evil.example")]))
+    assert not hosts.allows(Headers(raw=[]))
+    assert not hosts.allows(Headers({"host": "shop.example.com"}))
+
+
 # -- what every answer has
 
 

@@ -165,6 +165,19 @@ async def test_numbers_keep_their_digits(text: str) -> None:
     assert "".join(json_numbers.write(json_numbers.read(text)).split()) == text.replace('"\\ud83d\\ude00"', '"😀"')
 
 
+async def test_functions_are_given_numbers() -> None:
+    seen: dict[str, type] = {}
+
+    def look(path: str, value: Any) -> Any:
+        seen[path] = type(value) if type(value) in (int, str, dict) else type(value).__base__ or object
+        return value
+
+    text = '{"whole": 12345678901234567890123, "part": 0.10, "huge": 1e400, "long": ' + "9" * 5000 + "}"
+    shown = Redactor(rule_of(look)).value(json_numbers.read(text), "input")
+    assert json_numbers.write(shown).replace("\n", "").replace("  ", "") == text.replace(", ", ",")
+    assert seen == {"input": dict, "input.whole": int, "input.part": float, "input.huge": float, "input.long": float}
+
+
 async def test_what_is_nested_too_deeply_is_cut_or_refused() -> None:
     assert "…" in json_numbers.write(json_numbers.read("[" * 500 + "]" * 500))
     with pytest.raises(ValueError):

@@ -20,7 +20,7 @@ class Question:
 
     title: str
     sentence: str
-    """What will happen."""
+    """What the action will do."""
     action: Sequence[str]
     """The address that the form is sent to, in parts."""
     fields: Mapping[str, str] = field(default_factory=dict)

@@ -108,7 +108,7 @@ class ConsoleState:
         """A cache of results that take long to compute."""
         self.jobs = Jobs(app)
         self.outage_since: datetime | None = None
-        """When the database was first found unreachable; None: its last answer was none of these errors."""
+        """Since when the database is unreachable; None while it answers."""
         self._acting: set[asyncio.Task[Any]] = set()
 
     def note_outage(self) -> datetime:
@@ -160,7 +160,7 @@ class ConsoleRequest:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query parameters."""
+        """The query parameters of the address."""
         return self.http.query_params
 
     @property

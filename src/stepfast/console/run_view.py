@@ -108,7 +108,7 @@ class StepRow(NamedTuple):
     undo: StepInfo | None
     """Its undo, if that has begun."""
     tries: Sequence[Activity]
-    """Its failed tries."""
+    """Tries of the step that failed."""
     output: str | None
     """The address of its output; None without an output."""
     arguments: str | None

@@ -9,7 +9,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from starlette.datastructures import Headers
@@ -118,7 +118,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 VIEW = "view"
 """May see every page."""
 OPERATE = "operate"
-"""May also act."""
+"""May also carry out actions."""
 ROLES = (VIEW, OPERATE)
 
 
@@ -137,21 +137,6 @@ Auth = Callable[[Request], "tuple[str, str] | Awaitable[tuple[str, str] | None] 
 """A function of the request that returns a name and a role, or None to refuse it; it may be ``async``."""
 
 
-class Authenticator(Protocol):
-    """A way to authenticate a request."""
-
-    closed: str
-    """The message for requests that are not authenticated."""
-
-    async def who(self, request: Request) -> Who | None:
-        """Return the client; None if it is not authenticated."""
-        ...
-
-    def cookie(self, given: str) -> tuple[str, str] | None:
-        """Return the name and value of the cookie that replaces a valid token; None if the token is not valid."""
-        ...
-
-
 class TokenAuthenticator:
     """Accepts requests with the token; none, if there is no token."""
 
@@ -164,7 +149,7 @@ class TokenAuthenticator:
         self._name, self._value = f"stepfast_console_{digest[:8]}", digest[8:]
 
     async def who(self, request: Request) -> Who | None:
-        """By the cookie, or by ``Authorization: Bearer`` for scripts."""
+        """Return the client, by the cookie or by ``Authorization: Bearer``; None if it is not authenticated."""
         if not self._token:
             return None
         kind, _, given = request.headers.get("authorization", "").partition(" ")
@@ -174,7 +159,7 @@ class TokenAuthenticator:
         return Who("token", OPERATE) if hmac.compare_digest(value.encode(), self._value.encode()) else None
 
     def cookie(self, given: str) -> tuple[str, str] | None:
-        """Return the cookie in exchange for the token."""
+        """Return the name and value of the cookie that replaces a valid token; None if the token is not valid."""
         return (self._name, self._value) if self._fits(given.encode()) else None
 
     def _fits(self, given: bytes) -> bool:
@@ -205,6 +190,8 @@ class CallbackAuthenticator:
         """There is no token."""
         return None
 
+
+Authenticator = TokenAuthenticator | CallbackAuthenticator
 
 SAFE = ("GET", "HEAD")
 _LOGIN = "token"

@@ -22,7 +22,7 @@ from ...monitoring.text import run_shape
 from ...run import Run
 from .. import json_numbers
 from ..confirm import ACTIONS, SIGNAL, offered, what_happens
-from ..history import History, address_of, number, written
+from ..history import address_of, number, written
 from ..redaction import Redactor, aside, redacted_history, redacted_run, redacted_runs, redacted_steps
 from ..refusals import Refused
 from ..request import ConsoleRequest
@@ -64,7 +64,7 @@ async def run(request: ConsoleRequest) -> Page:
         "traceback": "" if info.error is None else own_code_only(info.error.traceback or ""),
         "offered": offered(info) if request.may_operate else [],
         "done": request.query.get("done", ""),
-        "next": _link(request, history),
+        "next": request.url("runs", run_id, after=written(history.more)) if history.more is not None else None,
         "first": history.after is None,
         "graph": graph(request, history, declared),
         "timeline": timeline(request, history, declared),
@@ -75,11 +75,6 @@ async def run(request: ConsoleRequest) -> Page:
         shape["after"] = written(history.more)
     news = change_poll(request, seen, _LATEST if info.worker is None and declared is None else _LATEST_HELD, run_id)
     return Page("run.html", shown, shape, again=None if info.completed_at else _AGAIN, news=news)
-
-
-def _link(request: ConsoleRequest, history: History) -> str | None:
-    """The address of the next page of steps."""
-    return request.url("runs", history.info.id, after=written(history.more)) if history.more is not None else None
 
 
 def _redacted(redactor: Redactor) -> Veiled:
