@@ -11,7 +11,7 @@ import pytest
 from stepfast import Stepfast, bulk
 from stepfast.console import console
 from stepfast.console.app import Console
-from stepfast.store import store as store_store
+from stepfast.store import queries
 from tests.console.conftest import JSON, OWN, browse, shop
 
 
@@ -150,7 +150,7 @@ async def test_the_line_of_a_job_whose_process_was_killed_does_not_stay_begun(
     async with asyncio.timeout(20):
         while (await lines(app)) != [("begun", "2 runs cancelled so far")]:
             await asyncio.sleep(0.01)
-    monkeypatch.setattr(store_store, "_SILENT", -1)  # as if nothing had been heard for a minute
+    monkeypatch.setattr(queries, "_SILENT", -1)  # as if nothing had been heard for a minute
     assert await lines(app) == [("unknown", "2 runs cancelled so far; then nothing was heard of it any more")]
     [line] = await (await app.store()).audit()
     assert line.detail is None

@@ -19,8 +19,8 @@ from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable
 from ..monitoring.audit import audited, deed
 from ..monitoring.changes import asked_so_far
+from ..store.answers import Deed
 from ..store.readonly import SIGHT, Sight
-from ..store.store import Deed
 from .filters import FIELDS, Filters
 from .pages import bulk, failures, queues, run, runs, schedules, start
 from .pages.admin import audit, system, workers

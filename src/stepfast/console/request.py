@@ -101,7 +101,7 @@ class ConsoleState:
         self.rule = rule
         """What is hidden of payloads; None: nothing."""
         self.read_only = read_only
-        self.pace = TabPace(app.settings.watch_rate)
+        self.pace = TabPace(app.settings.console_query_rate)
         self.hour = Hour()
         """The depths of queues within the last hour."""
         self.slow = Remembered(_SLOW)

@@ -8,7 +8,7 @@ from ...model import status
 from ...monitoring.changes import glance_of
 from ...monitoring.text import count
 from ...stats import FailureStats, failure_stats
-from ...store.store import Alike
+from ...store.answers import Alike
 from ..bulk_jobs import BULK_ACTIONS, Job
 from ..confirm import Question
 from ..filters import LOOKED, USUAL, Group, runs_of, seconds_of
