@@ -55,6 +55,6 @@ def test_a_sealed_input_and_an_error_that_is_not_final_are_left_out(
 ) -> None:
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((200, 24)))
     error = ErrorInfo("ValueError", "no\nstock")
-    sealed = {"type": "UnreadablePayload", "message": "stored through a codec; --app module:app shows it"}
+    sealed = {"type": "Sealed", "message": "stored through a codec; --app module:app shows it"}
     show.write_runs([run(input=sealed, status="failed", error=error), run(status="queued", error=error)])
     assert [row[9:] for row in shown] == [["", "ValueError: no stock"], ["", ""]]

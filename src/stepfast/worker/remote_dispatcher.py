@@ -397,7 +397,10 @@ class RemoteDispatcher:
         if len(results) == 1:
             step_id = results[0].step_id
             self._unjudged.add(step_id)
-            self._context.logger.error("remote step %s: the database refuses its result (%s)", step_id, error)
+            ids = {"run_id": step_id.rpartition(":")[0], "step_id": step_id}
+            self._context.logger.error(
+                "remote step %s: the database refuses its result (%s)", step_id, error, extra=ids
+            )
             return
         middle = len(results) // 2
         await self._judge(results[:middle])

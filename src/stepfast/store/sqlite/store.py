@@ -260,7 +260,6 @@ class SqliteStore(Store):
     """One namespace (a table prefix) of one SQLite file, or of a database in memory."""
 
     dialect = "sqlite"
-    can_wake = True
 
     def __init__(
         self, url: DatabaseUrl, namespace: str, settings: Settings, now: Callable[[], int] | None = None
@@ -295,6 +294,11 @@ class SqliteStore(Store):
         self._reader: ConnectionThread | None = None
         self._onlooker: ConnectionThread | None = None
         self._opening = threading.Lock()
+
+    @property
+    def can_wake(self) -> bool:
+        """Always: the event loops of a process ring one bell, and other processes see the file change."""
+        return True
 
     # -- opening and the schema -----------------------------------------------------------------------------
 
