@@ -1,6 +1,6 @@
-"""One wish for all runs that filters choose: asked in batches, from the oldest on.
+"""One action on all runs that filters select, in batches, the oldest first.
 
-It can be given up at any time, and called again: what was done is done, and is not chosen again.
+It can be interrupted at any time and repeated: runs that are done are not selected again.
 """
 
 from __future__ import annotations
@@ -16,40 +16,47 @@ from .app import Stepfast
 from .errors import InvalidInput, InvalidState, RunNotFound
 from .filters import ListKeywords, store_filters
 from .model.backoff import seconds
-from .model.bulk_actions import WISHES
+from .model.bulk_actions import BulkAction
 from .model.rows import RunRow
 from .run import Run
 from .store.lock_timeout import RowsHeld, brief
 
 _PAGE = 1000
-"""Runs that one question finds."""
+"""Runs that one query finds."""
 _BATCH = 200
-"""Runs that are asked at once: bounds how long their rows stay locked."""
+"""Runs of one transaction: bounds how long their rows stay locked."""
 _AT_ONCE = 4
-"""Runs that are asked side by side where each is asked by itself."""
+"""Concurrent calls where each run is called by itself."""
 _HELD = 5.0
-"""Seconds that it waits for a run which somebody's transaction holds: the others are not to wait for that one."""
+"""Seconds to wait for the row of a run that another transaction holds, so that the other runs do not wait for it."""
 _PATIENCE = 1.0
-"""Seconds that the batch in hand has when all of it is given up."""
+"""Seconds that the current batch has to finish when the action is cancelled."""
 _SLACK = 1.0
-"""Seconds after the beginning in which runs that are created are still meant, so that those from just before it are."""
+"""Seconds after the beginning in which new runs are still selected, so that those from just before it are."""
+
+Fits = Callable[[RunRow], bool]
+"""Whether a run that passes the filters is selected."""
+Ask = Callable[[Run[Any]], Awaitable[object]]
+"""Calls the action of one run."""
 
 
-class BulkProgress(Struct):
-    """What a wish for many runs has come to so far."""
+class BulkResult(Struct):
+    """What a bulk action has done so far."""
 
     done: int = 0
     refused: dict[str, str] = field(default_factory=dict)
-    """Why, by the id of the run."""
+    """The reason, by the id of the run."""
     seen: set[str] = field(default_factory=set)
 
 
-Fits = Callable[[RunRow], bool]
-"""Whether a run that the filters let through is meant."""
+def for_statuses(action: BulkAction, filters: ListKeywords) -> list[ListKeywords]:
+    """Return the filters for each status that is selected: the given one, or those that the action applies to."""
+    given = filters.get("status")
+    return [{**filters, "status": status} for status in ([given] if given else action.statuses)]
 
 
-async def chosen(app: Stepfast, choices: Sequence[ListKeywords], fits: Fits, most: int) -> int:
-    """How many runs are chosen; beyond ``most`` it is not looked."""
+async def count_selected(app: Stepfast, choices: Sequence[ListKeywords], fits: Fits | None, most: int) -> int:
+    """Count the selected runs, up to one more than ``most``."""
     found: set[str] = set()
     for filters in choices:
         async for page in _pages(app, filters, fits):
@@ -60,41 +67,46 @@ async def chosen(app: Stepfast, choices: Sequence[ListKeywords], fits: Fits, mos
 
 
 class Bulk:
-    """Asks the same of many runs."""
+    """An action on many runs."""
 
-    def __init__(self, app: Stepfast, wish: str, ask: Callable[[Run[Any]], Awaitable[object]], fits: Fits) -> None:
-        """``ask`` is the wish for one run: for wishes that no store knows how to do for many, and for runs that have to
-        be asked one by one."""
+    def __init__(self, app: Stepfast, action: BulkAction, *, ask: Ask | None = None, fits: Fits | None = None) -> None:
+        """``ask`` is the call for one run where it takes arguments, ``fits`` a filter beyond those of lists."""
         self._app = app
-        self._wish = wish
-        self._ask = ask
+        self._action = action
+        self._ask: Ask = ask or (lambda run: getattr(run, action.verb)())
         self._fits = fits
-        self.tally = BulkProgress()
+        self.result = BulkResult()
 
-    async def run(self, choices: Sequence[ListKeywords], limit: int | None, progress: Callable[[int], None]) -> None:
-        """Ask all of them, or so many. What passes from one status to another meanwhile is found in another round. What
-        is created meanwhile is not meant: where runs are started faster than asked, there would be no end."""
+    async def run(
+        self, choices: Sequence[ListKeywords], limit: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> None:
+        """Apply the action to all selected runs, or to at most ``limit``.
+
+        Runs that pass from one status to another during a round are found in the next round. Runs that are created
+        after the beginning are not selected: if runs are started faster than this works, it would not end.
+        """
         again, began = True, time.monotonic()
         while again:
-            before = len(self.tally.seen)
+            before = len(self.result.seen)
             for filters in choices:
                 async for page in _pages(self._app, filters, self._fits, began):
-                    fresh = [run_id for run_id in page if run_id not in self.tally.seen]
-                    left = len(fresh) if limit is None else limit - len(self.tally.seen)
+                    fresh = [run_id for run_id in page if run_id not in self.result.seen]
+                    left = len(fresh) if limit is None else limit - len(self.result.seen)
                     for batch in _batched(fresh[:left], _BATCH):
                         await self._whole(batch)
-                        progress(len(self.tally.seen))
-                    if limit is not None and len(self.tally.seen) >= limit:
+                        if progress is not None:
+                            progress(len(self.result.seen))
+                    if limit is not None and len(self.result.seen) >= limit:
                         return
-            again = len(choices) > 1 and len(self.tally.seen) > before
+            again = len(choices) > 1 and len(self.result.seen) > before
 
     async def these(self, ids: Sequence[str]) -> None:
-        """Ask runs that were chosen before."""
+        """Apply the action to runs that were selected before."""
         for batch in _batched(ids, _BATCH):
             await self._whole(batch)
 
     async def _whole(self, ids: Sequence[str]) -> None:
-        """A batch that was begun comes to its end also for those who are told to stop: they know what was done."""
+        """Finish a batch also when the caller is cancelled, so that the result says what was done."""
         batch = asyncio.create_task(self._batch(ids))
         try:
             await asyncio.shield(batch)
@@ -108,33 +120,33 @@ class Bulk:
         if not ids:
             return
         apart = list(ids)
-        if self._wish in WISHES:
+        if self._action.batched:
             connected = await self._app._connect()
-            granted = await connected.store.grant(self._wish, list(ids))
-            connected.switchboard.granted(granted)
-            self.tally.done += len(granted.done)
-            self.tally.refused |= {run_id: f"run {run_id} is {status}" for run_id, status in granted.refused.items()}
-            apart = granted.apart
+            outcome = await connected.store.apply_bulk(self._action.verb, list(ids))
+            connected.switchboard.bulk_applied(outcome)
+            self.result.done += len(outcome.done)
+            self.result.refused |= {run_id: f"run {run_id} is {status}" for run_id, status in outcome.refused.items()}
+            apart = outcome.apart
         room = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._one(run_id, room) for run_id in apart))
-        self.tally.seen.update(ids)
+        self.result.seen.update(ids)
 
     async def _one(self, run_id: str, room: asyncio.Semaphore) -> None:
         async with room:
             try:
                 with brief(_HELD):
                     await self._ask(self._app.get(run_id))
-                self.tally.done += 1
+                self.result.done += 1
             except RunNotFound:
                 pass  # pruned since it was found
             except (InvalidState, InvalidInput, RowsHeld) as refused:
-                self.tally.refused[run_id] = str(refused)
+                self.result.refused[run_id] = str(refused)
 
 
 async def _pages(
-    app: Stepfast, filters: ListKeywords, fits: Fits, began: float | None = None
+    app: Stepfast, filters: ListKeywords, fits: Fits | None, began: float | None = None
 ) -> AsyncIterator[list[str]]:
-    """Ids of the runs that are chosen, the oldest first; if it is told when it began, as they were chosen then."""
+    """Yield the ids of selected runs, the oldest first; with ``began``, those that were selected at that time."""
     store = await app.store()
     after: str | None = None
     while True:
@@ -142,14 +154,14 @@ async def _pages(
         wanted = store_filters({**asked, "after": after, "limit": _PAGE, "oldest_first": True})
         rows = await store.runs(**wanted)
         if rows:
-            yield [row.id for row in rows if fits(row)]
+            yield [row.id for row in rows if fits is None or fits(row)]
         if len(rows) < _PAGE:
             return
         after = rows[-1].id
 
 
 def _as_of(filters: ListKeywords, ago: float) -> ListKeywords:
-    """The filters as they were so many seconds ago: ages count from then."""
+    """Return the filters as they were ``ago`` seconds before: ages count from then."""
     given: ListKeywords = {**filters}
     since, older = given.get("since"), given.get("older_than")
     if since is not None:
@@ -160,5 +172,4 @@ def _as_of(filters: ListKeywords, ago: float) -> ListKeywords:
 
 
 def _batched(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """In their order, so many at a time."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

@@ -11,6 +11,7 @@ import pytest
 from stepfast import Stepfast, bulk
 from stepfast.console import console
 from stepfast.console.app import Console
+from stepfast.model.bulk_actions import CANCEL
 from stepfast.store import queries
 from tests.console.conftest import JSON, OWN, browse, shop
 
@@ -124,15 +125,15 @@ async def test_what_the_batch_in_hand_did_is_counted(
 ) -> None:
     committed = asyncio.Event()
     store = await app.store()
-    whole = store.grant
+    whole = store.apply_bulk
 
-    async def grant(*arguments: Any) -> Any:
-        granted = await whole(*arguments)
+    async def apply_bulk(*arguments: Any) -> Any:
+        outcome = await whole(*arguments)
         committed.set()
         await asyncio.sleep(0.01)  # the answer takes its time
-        return granted
+        return outcome
 
-    monkeypatch.setattr(store, "grant", grant)
+    monkeypatch.setattr(store, "apply_bulk", apply_bulk)
     monkeypatch.setattr(bulk, "_BATCH", 2)
     await asked(served)
     await committed.wait()
@@ -168,7 +169,7 @@ async def test_a_job_ends_though_runs_that_fit_are_started_faster(
 
     monkeypatch.setattr(bulk.Bulk, "_batch", batch)
     monkeypatch.setattr(bulk, "_SLACK", 0)
-    job = bulk.Bulk(app, "cancel", lambda run: run.cancel(), lambda _: True)
+    job = bulk.Bulk(app, CANCEL)
     async with asyncio.timeout(10):
         await job.run(
             [{"workflow": "order", "status": "queued"}, {"workflow": "order", "status": "paused"}], None, print

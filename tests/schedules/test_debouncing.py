@@ -74,7 +74,7 @@ async def test_what_is_retried_leaves_its_key_to_others(app: Stepfast) -> None:
         await runs[-1].cancel()
     waits = await app.start(index, "c", key="doc", debounce=0.01)
     await runs[0].retry()
-    assert (await (await app.store()).grant("retry", [runs[1].id])).done == [runs[1].id]
+    assert (await (await app.store()).apply_bulk("retry", [runs[1].id])).done == [runs[1].id]
     assert (await app.start(index, "d", key="doc", debounce=0.01)).id == waits.id
     await asyncio.sleep(0.02)
     await app.drain()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import typer
 
 from ..app import Stepfast
-from ..bulk import Bulk, BulkProgress, Fits, chosen
+from ..bulk import Ask, Bulk, BulkResult, Fits, count_selected, for_statuses
 from ..filters import ListKeywords
+from ..model.bulk_actions import BulkAction
 from ..monitoring.text import count
-from ..run import Run
 from .command import Bar, Choice, Session, consent
 from .exit_codes import FAILED, OK, TERMINATED, as_typed
 from .output import say, write_json
@@ -44,49 +44,38 @@ def cancelled_by_sigterm() -> Iterator[None]:
 
 
 _COUNTED = 10_000
-"""Beyond so many it is not counted: that would take as long as the work."""
-_TOLD = 3
+"""Runs are counted up to this: to count more would take as long as the action."""
+_PRINTED = 3
+"""Refused runs that are printed."""
 
 
-class VerbForMany(NamedTuple):
-    """What is asked, and how it is told."""
-
-    verb: str
-    done: str
-    """The word for what was done: ``cancelled``."""
-    usual: Sequence[str]
-    """The statuses of runs that it is usually about."""
-    fits: Fits = lambda _: True
-    """Which of those that the options choose are meant."""
-
-
-async def ask_chosen(
-    session: Session, choice: Choice, wish: VerbForMany, ask: Callable[[Run[Any]], Awaitable[object]]
+async def apply_to_selected(
+    session: Session, choice: Choice, action: BulkAction, *, ask: Ask | None = None, fits: Fits | None = None
 ) -> NoReturn:
-    """Count, ask whether to go on, and go on. Refused runs are told, and make it exit with 1."""
-    choices = choice.narrowed(wish.usual)
+    """Count the selected runs, ask for confirmation, and apply the action. With refused runs, exit with 1."""
+    choices = for_statuses(action, choice.filters)
     async with session.writing() as app:
-        number = await _number(app, choices, wish.fits, choice.limit)
+        number = await _number(app, choices, fits, choice.limit)
         if choice.dry_run or not number:
-            _tell_count(session, wish, number)
+            _print_count(session, action, number)
             raise typer.Exit(OK)
-        consent(f"{wish.verb.capitalize()} {_so_many(number)}?", choice.yes)
-        bulk = Bulk(app, wish.verb, ask, wish.fits)
-        with Bar(wish.verb, number) as bar, cancelled_by_sigterm():
+        consent(f"{action.verb.capitalize()} {_so_many(number)}?", choice.yes)
+        bulk = Bulk(app, action, ask=ask, fits=fits)
+        with Bar(action.verb, number) as bar, cancelled_by_sigterm():
             try:
                 await bulk.run(choices, choice.limit, bar.at)
             except asyncio.CancelledError:
-                say(f"interrupted: {count(bulk.tally.done, 'run')} {wish.done}. Call it again for the rest")
+                say(f"interrupted: {count(bulk.result.done, 'run')} {action.done}. Call it again for the rest")
                 if session.json:
-                    write_json(_shape(wish, number, bulk.tally) | {"interrupted": True})
+                    write_json(_shape(action, number, bulk.result) | {"interrupted": True})
                 raise
-    _tell(session, wish, number, bulk.tally)
-    raise typer.Exit(FAILED if bulk.tally.refused else OK)
+    _print_result(session, action, number, bulk.result)
+    raise typer.Exit(FAILED if bulk.result.refused else OK)
 
 
-async def _number(app: Stepfast, choices: Sequence[ListKeywords], fits: Fits, limit: int | None) -> int:
+async def _number(app: Stepfast, choices: Sequence[ListKeywords], fits: Fits | None, limit: int | None) -> int:
     most = _COUNTED if limit is None else min(limit, _COUNTED)
-    number = await chosen(app, choices, fits, most)
+    number = await count_selected(app, choices, fits, most)
     return number if limit is None else min(number, limit)
 
 
@@ -94,26 +83,26 @@ def _so_many(number: int) -> str:
     return count(number, "run") if number <= _COUNTED else f"more than {count(_COUNTED, 'run')}"
 
 
-def _tell_count(session: Session, wish: VerbForMany, number: int) -> None:
+def _print_count(session: Session, action: BulkAction, number: int) -> None:
     if session.json:
-        write_json({"found": number, wish.done: 0, "refused": []})
+        write_json({"found": number, action.done: 0, "refused": []})
     else:
-        say(f"would {wish.verb} {_so_many(number)}" if number else "no run is like that")
+        say(f"would {action.verb} {_so_many(number)}" if number else "no run is like that")
 
 
-def _tell(session: Session, wish: VerbForMany, number: int, tally: BulkProgress) -> None:
-    shape = _shape(wish, number, tally)
+def _print_result(session: Session, action: BulkAction, number: int, result: BulkResult) -> None:
+    shape = _shape(action, number, result)
     if session.json:
         write_json(shape)
         return
     refused = shape["refused"]
-    say(f"{count(tally.done, 'run')} {wish.done}" + (f", {len(refused)} refused:" if refused else ""))
-    for each in refused[:_TOLD]:
+    say(f"{count(result.done, 'run')} {action.done}" + (f", {len(refused)} refused:" if refused else ""))
+    for each in refused[:_PRINTED]:
         say(f"  {each['error']}")
-    if len(refused) > _TOLD:
-        say(f"  and {len(refused) - _TOLD} more (--json lists all)")
+    if len(refused) > _PRINTED:
+        say(f"  and {len(refused) - _PRINTED} more (--json lists all)")
 
 
-def _shape(wish: VerbForMany, number: int, tally: BulkProgress) -> dict[str, Any]:
-    refused = [{"id": run_id, "error": as_typed(why)} for run_id, why in tally.refused.items()]
-    return {"found": number, wish.done: tally.done, "refused": refused}
+def _shape(action: BulkAction, number: int, result: BulkResult) -> dict[str, Any]:
+    refused = [{"id": run_id, "error": as_typed(why)} for run_id, why in result.refused.items()]
+    return {"found": number, action.done: result.done, "refused": refused}

@@ -318,10 +318,6 @@ class Choice:
             raise ConfigurationError("--limit and --dry-run go with --workflow, --status …, not with ids")
         return made
 
-    def narrowed(self, usual: Sequence[str]) -> list[ListKeywords]:
-        """The filters for each status that is meant: the one that was given, or those the verb usually is about."""
-        return [{**self.filters, "status": status} for status in ([self.status] if self.status else usual)]
-
 
 def choice_parameters() -> list[inspect.Parameter]:
     """The options as the parameters of a function."""

@@ -8,12 +8,13 @@ from typing import Annotated, cast
 import typer
 
 from ..model import status
+from ..model.bulk_actions import CANCEL
 from ..model.names import check_queue
 from ..model.queue_config import NAMES, LimitKeywords, Rate
 from ..model.records import WorkerInfo
 from ..monitoring.text import claiming_workers, lasting, limit_of, limits_in_words, queue_shape, served_by
 from ..queues import QueueInfo
-from .bulk import VerbForMany, ask_chosen
+from .bulk import apply_to_selected
 from .command import Choice, DryRunOption, Session, YesOption, option
 from .output import say, write_json, write_table
 
@@ -23,7 +24,6 @@ KeyConcurrencyOption = Annotated[str | None, option("--key-concurrency", metavar
 KeyRateOption = Annotated[str | None, option("--key-rate", metavar="N/TIME", help="The same, of each key.")]
 MaxReadyOption = Annotated[str | None, option("--max-ready", metavar="N", help="Starts beyond it are refused.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.")]
-_PURGE = VerbForMany("cancel", "cancelled", (status.QUEUED,))
 
 
 async def queues(session: Session) -> None:
@@ -105,7 +105,7 @@ async def purge(session: Session, name: QueueArgument, dry_run: DryRunOption = F
     batches; it can be interrupted and repeated. What is being executed, or waits for something, goes on."""
     check_queue(name)
     choice = Choice(queue=name, status=status.QUEUED, dry_run=dry_run, yes=yes)
-    await ask_chosen(session, choice, _PURGE, lambda run: run.cancel())
+    await apply_to_selected(session, choice, CANCEL)
 
 
 def _tell(session: Session, name: str, **state: bool) -> None:

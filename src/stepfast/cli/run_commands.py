@@ -11,10 +11,11 @@ import typer
 from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable, InvalidState, RunNotFound
 from ..model import status
+from ..model.bulk_actions import CANCEL, PAUSE, RESCHEDULE, RESUME, RETRY, SIGNAL
 from ..model.rows import RunRow
 from ..monitoring.text import find_run
 from ..run import Run
-from .bulk import VerbForMany, ask_chosen
+from .bulk import apply_to_selected
 from .command import Choice, RunsOrChoice, Session, json_argument, moment_option, option, time_option
 from .exit_codes import as_typed, complain, exit_code
 from .output import say, write_done, write_json
@@ -65,14 +66,6 @@ async def _named(app: Stepfast, ids: Sequence[str]) -> dict[str, Run[Any] | RunN
     return found
 
 
-_GOING_ON = (status.QUEUED, status.WAITING, status.RUNNING)
-_CANCEL = VerbForMany("cancel", "cancelled", (*_GOING_ON, status.PAUSED))
-_PAUSE = VerbForMany("pause", "paused", _GOING_ON)
-_RESUME = VerbForMany("resume", "resumed", (status.PAUSED,))
-_RESCHEDULE = VerbForMany("reschedule", "rescheduled", (status.QUEUED, status.WAITING))
-_SIGNAL = VerbForMany("signal", "signalled", (status.WAITING, status.PAUSED))
-
-
 async def signal(
     session: Session,
     words: Annotated[
@@ -95,8 +88,8 @@ async def signal(
         raise ConfigurationError("signal takes a run, the name of the signal and its value; chosen runs are not named")
     name, given = named[0], json_argument(named[1] if len(named) == 2 else None, "the value")
     if many:
-        wish = _SIGNAL if choice.status is not None else _SIGNAL._replace(fits=lambda row: _waits_for(row, name))
-        await ask_chosen(session, choice, wish, lambda run: run.signal(name, given))
+        fits = None if choice.status is not None else lambda row: _waits_for(row, name)
+        await apply_to_selected(session, choice, SIGNAL, ask=lambda run: run.signal(name, given), fits=fits)
     async with session.writing() as app:
         handle = await find_run(app, words[0])
         await handle.signal(name, given)
@@ -119,8 +112,7 @@ async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) ->
 
     if choice.is_made(runs or ()):
         ended_so = choice.reason is not None and choice.status is None
-        wish = _CANCEL._replace(usual=(status.FAILED,)) if ended_so else _CANCEL
-        await ask_chosen(session, choice, wish, lambda run: run.cancel())
+        await apply_to_selected(session, choice, CANCEL._replace(statuses=(status.FAILED,)) if ended_so else CANCEL)
     await each_run(session, runs or (), "cancelled", ask)
 
 
@@ -136,7 +128,7 @@ async def pause(session: Session, choice: Choice, runs: RunsOrChoice = None) -> 
         return await _asked(run, "it will be paused after the step that is being executed")
 
     if choice.is_made(runs or ()):
-        await ask_chosen(session, choice, _PAUSE, lambda run: run.pause())
+        await apply_to_selected(session, choice, PAUSE)
     await each_run(session, runs or (), "paused", ask)
 
 
@@ -152,7 +144,7 @@ async def resume(session: Session, choice: Choice, runs: RunsOrChoice = None) ->
         return run.id, {"status": await run.status()}
 
     if choice.is_made(runs or ()):
-        await ask_chosen(session, choice, _RESUME, lambda run: run.resume())
+        await apply_to_selected(session, choice, RESUME)
     await each_run(session, runs or (), "resumed", ask)
 
 
@@ -181,8 +173,11 @@ async def reschedule(
         return run.id, {"status": info.status, "due_at": info.due_at, "priority": info.priority}
 
     if choice.is_made(runs or ()):
-        wish = _RESCHEDULE._replace(fits=lambda row: _is_put_off(row) or (priority is not None and _can_be_moved(row)))
-        await ask_chosen(session, choice, wish, lambda run: run.reschedule(delay=delay, at=at, priority=priority))
+        await apply_to_selected(
+            session, choice, RESCHEDULE,
+            ask=lambda run: run.reschedule(delay=delay, at=at, priority=priority),
+            fits=lambda row: _is_put_off(row) or (priority is not None and _can_be_moved(row)),
+        )  # fmt: skip
     await each_run(session, runs or (), "rescheduled", ask)
 
 
@@ -209,9 +204,6 @@ async def _asked(run: Run[Any], later: str) -> tuple[str, Told]:
     return run.id, {"status": now}
 
 
-_RETRY = VerbForMany("retry", "retried", (status.FAILED,))
-
-
 async def retry(
     session: Session,
     choice: Choice,
@@ -234,5 +226,5 @@ async def retry(
     if choice.is_made(runs or ()):
         if from_start:
             raise ConfigurationError("--from-start takes ids: called again, it would start chosen runs once more")
-        await ask_chosen(session, choice, _RETRY, lambda run: run.retry())
+        await apply_to_selected(session, choice, RETRY)
     await each_run(session, runs or (), "retried", ask)

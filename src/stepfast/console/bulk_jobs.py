@@ -11,16 +11,15 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..app import Stepfast
-from ..bulk import Bulk, BulkProgress
+from ..bulk import Bulk, BulkResult
 from ..errors import StepfastError
 from ..filters import ListKeywords
-from ..model import status
+from ..model.bulk_actions import BulkAction
 from ..model.ids import new_id
 from ..monitoring.text import count
-from ..run import Run
 from ..store.answers import DONE, FAILED, INTERRUPTED
 from .refusals import Refused
 
@@ -31,44 +30,13 @@ _REPORT_INTERVAL = 10.0
 """Seconds between updates of the audit entry of a job."""
 
 
-class BulkAction(NamedTuple):
-    """An action on many runs."""
-
-    verb: str
-    done: str
-    usual: Sequence[str]
-    """The statuses of the runs it applies to, unless the filters name one."""
-    ask: Callable[[Run[Any]], Awaitable[object]]
-    happens: str
-    """What happens to each run, in a sentence."""
-
-
-_ACTIVE = (status.QUEUED, status.RUNNING, status.WAITING)
-BULK_ACTIONS = {
-    action.verb: action
-    for action in (
-        BulkAction(
-            "cancel", "cancelled", (*_ACTIVE, status.PAUSED), lambda run: run.cancel(),
-            "Each ends at once, or after the step that is being executed; its children are cancelled too, and its "
-            "completed steps undone where they have an undo.",
-        ),
-        BulkAction("pause", "paused", _ACTIVE, lambda run: run.pause(),
-                   "Each is held before its next step, until it is resumed."),
-        BulkAction("resume", "resumed", (status.PAUSED,), lambda run: run.resume(),
-                   "Each continues where it was held."),
-        BulkAction("retry", "retried", (status.FAILED,), lambda run: run.retry(),
-                   "Each is queued again: recorded steps are kept, and what failed is executed again."),
-    )
-}  # fmt: skip
-
-
 Apply = Callable[[Bulk], Awaitable[None]]
 """Applies the action to the selected runs."""
 
 
 def all_of(choices: Sequence[ListKeywords]) -> Apply:
     """Select all runs that one of these filters selects while the job runs."""
-    return lambda bulk: bulk.run(choices, None, lambda _: None)
+    return lambda bulk: bulk.run(choices)
 
 
 @dataclass(eq=False)
@@ -81,7 +49,7 @@ class Job:
     chosen: str
     """The filters, as in an address."""
     id: str = field(default_factory=new_id)
-    tally: BulkProgress = field(default_factory=BulkProgress)
+    result: BulkResult = field(default_factory=BulkResult)
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
     error: str | None = None
@@ -95,14 +63,14 @@ class Job:
     @property
     def said(self) -> str:
         """The progress in words."""
-        refused = f", {len(self.tally.refused):,} refused" if self.tally.refused else ""
-        return f"{count(self.tally.done, 'run')} {self.action.done}{refused}"
+        refused = f", {len(self.result.refused):,} refused" if self.result.refused else ""
+        return f"{count(self.result.done, 'run')} {self.action.done}{refused}"
 
     def shape(self) -> dict[str, Any]:
         """Return the progress as JSON, in the shape of the command line."""
-        refused = [{"id": run_id, "error": why} for run_id, why in list(self.tally.refused.items())[:1000]]
+        refused = [{"id": run_id, "error": why} for run_id, why in list(self.result.refused.items())[:1000]]
         return {
-            "job": self.id, "found": self.found, self.action.done: self.tally.done, "refused": refused,
+            "job": self.id, "found": self.found, self.action.done: self.result.done, "refused": refused,
             "ended": self.ended is not None, "error": self.error,
         }  # fmt: skip
 
@@ -147,8 +115,8 @@ class Jobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, job: Job, apply: Apply, audit_id: str) -> None:
-        bulk = Bulk(self._app, job.action.verb, job.action.ask, lambda _: True)
-        job.tally = bulk.tally
+        bulk = Bulk(self._app, job.action)
+        job.result = bulk.result
         reporting = asyncio.create_task(self._report(job, audit_id))
         try:
             await apply(bulk)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..model.bulk_actions import Granted
+from ..model.bulk_actions import BatchOutcome
 from ..model.names import read_tags
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
@@ -297,10 +297,10 @@ class Queries:
         those of its steps."""
         return await self._drive(operating.reschedule_run, run_id, wanted)
 
-    async def grant(self, wish: str, ids: Sequence[str]) -> Granted:
-        """Cancel, pause, resume or retry many runs by few statements. Dag runs, and rows that somebody holds locked,
-        are left to be asked one by one."""
-        return await self._drive(operating.grant, wish, ids)
+    async def apply_bulk(self, verb: str, ids: Sequence[str]) -> BatchOutcome:
+        """Cancel, pause, resume or retry many runs by few statements. Dag runs, and rows that another transaction has
+        locked, are left to be called one by one."""
+        return await self._drive(operating.apply_bulk, verb, ids)
 
     # -- workers ---------------------------------------------------------------------------------------------
 

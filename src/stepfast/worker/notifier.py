@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..engine.host import Clock
 from ..errors import StepfastError, sentence
-from ..model.bulk_actions import Granted
+from ..model.bulk_actions import BatchOutcome
 from ..model.records import Lane, NewRun, Transition
 from ..store import Store
 from ..store.answers import Wakeups
@@ -97,13 +97,13 @@ class Switchboard:
             self._heard(Wakeups(frozenset(), True))
         self._send_soon()
 
-    def granted(self, granted: Granted) -> None:
-        """Something was asked of many runs, and done to those of them that nobody holds."""
-        if granted.lanes:
-            self.ready(granted.lanes)
-        if granted.ended:
+    def bulk_applied(self, outcome: BatchOutcome) -> None:
+        """Wake what a batch of a bulk action concerns."""
+        if outcome.lanes:
+            self.ready(outcome.lanes)
+        if outcome.ended:
             self.ended()
-        if granted.done:
+        if outcome.done:
             self.tick_everywhere()
 
     async def send_all(self, patience: float) -> None:

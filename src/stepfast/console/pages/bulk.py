@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
+from ...bulk import for_statuses
 from ...filters import ListKeywords
+from ...model.bulk_actions import BATCHED, BulkAction
 from ...monitoring.search import Counted, count_runs
-from ..bulk_jobs import BULK_ACTIONS, Apply, BulkAction, Job, all_of
+from ..bulk_jobs import Apply, Job, all_of
 from ..confirm import Question
 from ..filters import Filters
 from ..refusals import Refused
@@ -35,7 +37,7 @@ async def bulk(request: ConsoleRequest) -> Page:
 async def job(request: ConsoleRequest) -> Page:
     """The progress of a job."""
     found = request.state.jobs.get(request.params["job"])
-    refused = list(found.tally.refused.items())
+    refused = list(found.result.refused.items())
     shown = {"job": found, "refused": refused[:20], "more": max(0, len(refused) - 20)}
     return Page("job.html", shown, found.shape(), again=_AGAIN if found.ended is None else None)
 
@@ -58,9 +60,9 @@ async def begun(request: ConsoleRequest, job: Job, apply: Apply) -> Done:
 
 
 def _action_of(request: ConsoleRequest) -> BulkAction:
-    action = BULK_ACTIONS.get(request.params["action"])
+    action = BATCHED.get(request.params["action"])
     if action is None:
-        raise Refused(404, f"there is no such action; there are {', '.join(BULK_ACTIONS)}")
+        raise Refused(404, f"there is no such action; there are {', '.join(BATCHED)}")
     return action
 
 
@@ -72,7 +74,7 @@ def _choices(action: BulkAction, filters: Filters) -> list[ListKeywords]:
         raise Refused(400, "runs cannot be chosen by a text: it is only searched for in the newest runs")
     given = filters.keywords
     given.pop("oldest_first", None)
-    return [{**given, "status": each} for each in ([filters.status] if filters.status else action.usual)]
+    return for_statuses(action, given)
 
 
 async def _counted(request: ConsoleRequest, choices: Sequence[ListKeywords]) -> Counted:

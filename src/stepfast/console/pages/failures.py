@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from ...model import status
+from ...model.bulk_actions import RETRY
 from ...monitoring.changes import glance_of
 from ...monitoring.text import count
 from ...stats import FailureStats, failure_stats
 from ...store.answers import Alike
-from ..bulk_jobs import BULK_ACTIONS, Job
+from ..bulk_jobs import Job
 from ..confirm import Question
 from ..filters import LOOKED, USUAL, Group, runs_of, seconds_of
 from ..refusals import Refused
@@ -18,7 +19,6 @@ from ..responses import Done, Page
 from .bulk import begun
 
 _AGAIN = 10.0
-_RETRY = BULK_ACTIONS["retry"]
 
 
 async def failures(request: ConsoleRequest) -> Page:
@@ -43,12 +43,12 @@ async def confirm_retry(request: ConsoleRequest) -> Page:
     group = Group.of(request.query)
     number = len(await runs_of(request, group))
     title = f"Retry {count(number, 'run')}"
-    sentence = f"{number:,} failed within {group.since} by {group}. {_RETRY.happens}" if number else (
+    sentence = f"{number:,} failed within {group.since} by {group}. {RETRY.happens}" if number else (
         f"No run is left that failed within {group.since} by {group}, and could be retried."
     )  # fmt: skip
     question = Question(title, sentence, ("failures", "retry"), group.query | {"counted": str(number)})
     page = question.page(request, request.url("failures", since=group.since), possible=number > 0)
-    return Page(page.template, page.shown, {"found": number, "more": False, _RETRY.done: 0, "refused": []})
+    return Page(page.template, page.shown, {"found": number, "more": False, RETRY.done: 0, "refused": []})
 
 
 def _list(request: ConsoleRequest, group: FailureStats) -> str:
@@ -66,4 +66,4 @@ async def retry(request: ConsoleRequest) -> Done:
     ids = await runs_of(request, group)
     if not ids:
         raise Refused(409, "no run is left that failed like this and could be retried")
-    return await begun(request, Job(_RETRY, f"{len(ids):,}", str(group)), lambda bulk: bulk.these(ids))
+    return await begun(request, Job(RETRY, f"{len(ids):,}", str(group)), lambda bulk: bulk.these(ids))

@@ -8,11 +8,11 @@ from dataclasses import replace
 from ...filters import ListKeywords
 from ...info import RunInfo
 from ...model import status
+from ...model.bulk_actions import BATCHED
 from ...model.cron import clock
 from ...monitoring.changes import LISTS, news_of
 from ...monitoring.search import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
 from ...monitoring.text import count
-from ..bulk_jobs import BULK_ACTIONS
 from ..filters import ORDERS, Filters
 from ..redaction import aside, redacted_runs
 from ..refusals import Refused
@@ -61,7 +61,7 @@ def _bulk(request: ConsoleRequest, filters: Filters, number: Counted | None) -> 
     """The actions that can be applied to all of them, by the status that they have."""
     if number is None or not number.number or not request.may_operate:
         return []
-    return [action.verb for action in BULK_ACTIONS.values() if filters.status is None or filters.status in action.usual]
+    return [action.verb for action in BATCHED.values() if filters.status is None or filters.status in action.statuses]
 
 
 async def _page(

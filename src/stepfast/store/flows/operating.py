@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ...errors import InvalidState
-from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, Granted
+from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, BatchOutcome
 from ...model.graph import APPROVAL, DagStepState, Graph, read_graph
 from ...model.records import Answer, Lane
 from ...model.run_state import RunState
@@ -184,12 +184,12 @@ def reschedule_run(run_id: str, wanted: NewTime) -> Flow[Answer]:
     return answer
 
 
-def reschedule_runs(wishes: Sequence[tuple[RunState, NewTime]], now: int) -> Flow[StateChange]:
+def reschedule_runs(moves: Sequence[tuple[RunState, NewTime]], now: int) -> Flow[StateChange]:
     """Move runs that are locked in this transaction. A step of a dag run goes with that. So does the priority of steps
     that wait for others; a dag run that has ended, or is failing, is not moved."""
     done, number, due = StateChange(), 0, list[tuple[str, int]]()
     before = dict[str, RunState]()
-    for run, wanted in wishes:
+    for run, wanted in moves:
         if run.dag_id is not None or (run.is_dag and (run.ended or run.undoing or run.failing)):
             continue
         for each in (yield from _with_steps(run)):
@@ -238,14 +238,14 @@ def _answer(run: RunState | None) -> Answer:
 _Many = Callable[[Sequence[RunState], int], Flow[StateChange]]
 
 
-def grant(wish: str, ids: Sequence[str]) -> Flow[Granted]:
-    """Do it for those that it fits, in one transaction. Nobody is waited for."""
+def apply_bulk(verb: str, ids: Sequence[str]) -> Flow[BatchOutcome]:
+    """Apply an action to the runs whose state allows it, in one transaction that waits for no lock."""
     found = yield from lock_free(ids)
     plain = [run for run in found.runs.values() if not run.is_dag and run.dag_id is None]
-    moved = (yield from _MANY[wish](plain, found.now)) if plain else StateChange()
+    moved = (yield from _MANY[verb](plain, found.now)) if plain else StateChange()
     done = [run.id for run in moved.runs]
     here = {run.id for run in plain}
-    return Granted(
+    return BatchOutcome(
         done=done,
         refused={run.id: run.status for run in plain if run.id not in {*done}},
         apart=[run_id for run_id in ids if run_id not in here],
@@ -271,4 +271,9 @@ def _retry_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     return StateChange(after, {run.lane for run in after})
 
 
-_MANY: dict[str, _Many] = {CANCEL: cancel_runs, PAUSE: _pause_runs, RESUME: resume_runs, RETRY: _retry_runs}
+_MANY: dict[str, _Many] = {
+    CANCEL.verb: cancel_runs,
+    PAUSE.verb: _pause_runs,
+    RESUME.verb: resume_runs,
+    RETRY.verb: _retry_runs,
+}

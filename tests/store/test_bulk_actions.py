@@ -1,4 +1,4 @@
-"""What operators wish of many runs comes to the same as asking each by itself."""
+"""A bulk action has the same effect as the action on each run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.model.bulk_actions import WISHES
+from stepfast.model.bulk_actions import BATCHED
 from stepfast.model.records import Lane
 from stepfast.store import Store
 from tests.store.conftest import only_on
@@ -45,27 +45,27 @@ async def standing(scene: Scene, ids: list[str]) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize("wish", WISHES)
-async def test_many_at_once_is_the_same_as_one_by_one(scene: Scene, wish: str) -> None:
+@pytest.mark.parametrize("verb", BATCHED)
+async def test_many_at_once_is_the_same_as_one_by_one(scene: Scene, verb: str) -> None:
     one_by_one, together = await every_state(scene), await every_state(scene)
     one_by_one.append(await scene.start())
     together.append(await scene.start())
     done = []
     for run_id in one_by_one:
-        answer = await getattr(scene.store, wish)(run_id)
-        done.append(answer is not None if wish == "retry" else answer.done)
-    granted = await scene.store.grant(wish, together)
-    assert [run_id in granted.done for run_id in together] == done
-    assert [run_id in granted.refused for run_id in together] == [not each for each in done]
+        answer = await getattr(scene.store, verb)(run_id)
+        done.append(answer is not None if verb == "retry" else answer.done)
+    outcome = await scene.store.apply_bulk(verb, together)
+    assert [run_id in outcome.done for run_id in together] == done
+    assert [run_id in outcome.refused for run_id in together] == [not each for each in done]
     assert await standing(scene, together) == await standing(scene, one_by_one)
-    assert granted.apart == []
-    assert granted.lanes in (set(), {Lane("order", "order", 0)})
+    assert outcome.apart == []
+    assert outcome.lanes in (set(), {Lane("order", "order", 0)})
 
 
 async def test_dag_runs_are_left_to_be_asked_by_themselves(scene: Scene) -> None:
     dag = await Dag(scene, graph_of(CHAIN)).start()
-    granted = await scene.store.grant("cancel", [dag.id])
-    assert (granted.done, granted.apart) == ([], [dag.id])
+    outcome = await scene.store.apply_bulk("cancel", [dag.id])
+    assert (outcome.done, outcome.apart) == ([], [dag.id])
 
 
 @only_on("postgres")
@@ -73,14 +73,14 @@ async def test_a_locked_run_is_left_to_be_waited_for_alone(scene: Scene, twin: S
     one, two = await scene.start(), await scene.start()
     await scene.rows.fetch("BEGIN")
     await scene.rows.fetch("SELECT 1 FROM [runs] WHERE id = ? FOR UPDATE", one)
-    granted = await twin.grant("cancel", [one, two])
-    assert (granted.done, granted.apart, granted.ended) == ([two], [one], True)
+    outcome = await twin.apply_bulk("cancel", [one, two])
+    assert (outcome.done, outcome.apart, outcome.ended) == ([two], [one], True)
     await scene.rows.fetch("ROLLBACK")
 
 
 async def test_many_runs_that_nobody_had_claimed_are_retried_at_once(scene: Scene) -> None:
     """Each of them leaves the key that it may have been debounced by, which takes a statement for many rows."""
     ids = [await scene.start() for _ in range(7)]
-    assert set((await scene.store.grant("cancel", ids)).done) == set(ids)
-    assert set((await scene.store.grant("retry", ids)).done) == set(ids)
+    assert set((await scene.store.apply_bulk("cancel", ids)).done) == set(ids)
+    assert set((await scene.store.apply_bulk("retry", ids)).done) == set(ids)
     assert [row[:2] for row in await standing(scene, ids)] == [("queued", None)] * 7
