@@ -24,13 +24,13 @@ from .model import status
 from .model.cron import clock
 from .model.graph import Graph
 from .model.ids import child_id
-from .model.moments import moment, moment_or_none, span
 from .model.payload import Payloads
 from .model.records import RUN_ITSELF, StepRecord
 from .model.remote_steps import RemoteStep
 from .model.rows import ActivityRow, DagStepRow, ExecutorRow, ProgressRow, RunRow
 from .model.schedules import schedule_of
 from .model.status import DAG_STEP, WORKFLOW
+from .model.stored import moment, moment_or_none, span
 from .settings import FORMAT
 
 

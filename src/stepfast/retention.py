@@ -13,10 +13,10 @@ import msgspec
 from .engine.options import Seconds
 from .errors import ConfigurationError
 from .model.backoff import seconds
-from .model.moments import moment
 from .model.records import StepRecord
 from .model.retention import DELETABLE, Ended, Keep, Try
 from .model.rows import DagStepRow, RunRow
+from .model.stored import moment
 from .settings import FORMAT
 from .store import Store
 from .worker.pruner import FIRST, Remover

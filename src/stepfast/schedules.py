@@ -19,11 +19,11 @@ from .engine.workflow import Workflow
 from .errors import ConfigurationError, InvalidState, ScheduleNotFound, UnknownWorkflow
 from .model.backoff import seconds, to_milliseconds
 from .model.cron import jitter, milliseconds, next_tick, refuse_never, tick_key, timetable
-from .model.moments import moment, moment_or_none
 from .model.names import check_name, nearest, refuse_unknown
 from .model.payload import Payloads
 from .model.records import NewRun
 from .model.schedules import BYTES_BY_ROUND, TAG, ScheduleRow, ScheduleSpec, check_policies, made
+from .model.stored import moment, moment_or_none
 from .run import Run
 from .settings import Settings
 from .starts import Plan, Planner

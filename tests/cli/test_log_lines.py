@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from stepfast.cli.logs import log_to_stderr
+from stepfast.cli.worker import log_to_stderr
 from tests.support.logs import logging_as_before
 
 Lines = Callable[[], list[dict[str, Any]]]

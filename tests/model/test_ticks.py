@@ -22,7 +22,7 @@ from stepfast.model.cron import (
     timetable,
     zone,
 )
-from stepfast.model.moments import moment
+from stepfast.model.stored import moment
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR

@@ -11,7 +11,7 @@ import pytest
 from cronsim import CronSim
 
 from stepfast.model.cron import Cron, milliseconds
-from stepfast.model.moments import moment
+from stepfast.model.stored import moment
 
 MINUTE = 60_000
 CHANGES = [

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stepfast.model.bounds import MOST_COUNTED
 from stepfast.model.queue_config import Rate
+from stepfast.model.stored import MOST_COUNTED
 from tests.store.conftest import only_on
 from tests.store.scene import Scene, signal
 from tests.store.test_limits import limit, take

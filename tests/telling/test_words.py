@@ -16,8 +16,8 @@ import typer
 
 import stepfast
 from stepfast.cli import command
-from stepfast.cli.logs import JsonLines, Lines
 from stepfast.cli.output import write_json, write_value
+from stepfast.cli.worker import JsonLines, Lines
 from stepfast.model.cron import clock
 from stepfast.model.graph import APPROVAL, STEP, DagStep
 from stepfast.monitoring.text import ago, lasting, listed, parse_time, printable, retries_of, span

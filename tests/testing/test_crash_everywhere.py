@@ -19,7 +19,7 @@ import pytest
 
 from stepfast import Context, DagContext, Run, Stepfast, SyncContext, step
 from stepfast.testing import Lab, crash_everywhere
-from stepfast.testing.traces import first_difference, trace_of
+from stepfast.testing.crashes import first_difference, trace_of
 
 app = Stepfast("sqlite:///must-not-be-made.db")
 undone: list[str] = []

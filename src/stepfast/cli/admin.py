@@ -17,8 +17,8 @@ from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable, InvalidState
 from ..model.cron import clock
 from ..model.ids import check_id
-from ..model.moments import moment
 from ..model.records import WorkerInfo
+from ..model.stored import moment
 from ..model.urls import redact
 from ..monitoring.audit import line_shape
 from ..monitoring.doctor import check_shape, examine, unreachable

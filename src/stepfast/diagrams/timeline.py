@@ -17,8 +17,8 @@ from ..engine.timers import SLEEP
 from ..info import Activity, ErrorInfo, RunInfo, StepInfo
 from ..model import status
 from ..model.graph import APPROVAL, Graph
-from ..model.moments import later, moment
 from ..model.status import DAG_STEP
+from ..model.stored import later, moment
 from ..monitoring.text import count, lasting, shortened
 
 RUN = "run"

@@ -16,7 +16,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from ..errors import ConfigurationError
-from .moments import EPOCH, moment
+from .stored import EPOCH, moment
 
 _NAIVE_EPOCH = datetime(1970, 1, 1)
 _MILLISECOND = timedelta(milliseconds=1)

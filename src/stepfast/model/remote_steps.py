@@ -25,8 +25,8 @@ from msgspec.structs import replace
 
 from ..errors import ConfigurationError
 from .backoff import Backoff
-from .bounds import more
 from .status import COMPLETED, FAILED
+from .stored import more
 
 OUTBOX: Final = "outbox"
 """To be sent when its time has come: at once, or after the backoff."""

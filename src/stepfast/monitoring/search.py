@@ -16,7 +16,7 @@ from ..errors import InvalidInput
 from ..filters import ListKeywords, store_filters
 from ..info import RunInfo, listed_info
 from ..model.ids import ids_beginning_with, made_at
-from ..model.moments import moment_or_none
+from ..model.stored import moment_or_none
 from ..store.queries import Filters
 from ..store.readonly import FAR, BaseGlance
 from .changes import glance_of

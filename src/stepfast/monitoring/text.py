@@ -18,9 +18,9 @@ from ..model.cron import zone
 from ..model.graph import STEP, DagStep
 from ..model.health import claiming_workers, serves, serves_queue
 from ..model.ids import ids_beginning_with, is_id
-from ..model.moments import EPOCH, moment
 from ..model.queue_config import Rate
 from ..model.records import WorkerInfo
+from ..model.stored import EPOCH, moment
 from ..queues import QueueInfo
 from ..run import Run
 from ..schedules import ScheduleInfo

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import msgspec
 
-from ..model.bounds import MOST_COUNTED
 from ..model.status import TERMINAL
+from ..model.stored import MOST_COUNTED
 
 FILES = (
     "runs.sql", "graphs.sql", "claiming.sql", "recording.sql", "standings.sql", "mail.sql", "workers.sql",

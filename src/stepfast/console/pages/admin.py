@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from ... import __version__
 from ...errors import DatabaseUnavailable, SchemaError, StepfastError
 from ...model.ids import check_id
-from ...model.moments import moment
+from ...model.stored import moment
 from ...monitoring.audit import LONGEST, line_shape
 from ...monitoring.changes import glance_of
 from ...monitoring.doctor import check_shape, examine, unreachable

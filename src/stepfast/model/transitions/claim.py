@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from .. import status
-from ..bounds import next_claim
 from ..records import StepRecord
 from ..run_state import RunState
+from ..stored import next_claim
 
 
 def claim(run: RunState, worker: str, version: str, now: int) -> RunState:

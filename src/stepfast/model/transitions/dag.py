@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from .. import status
-from ..bounds import after, more
 from ..graph import Decision, Graph, Settled, is_failure, summed
 from ..run_state import RunState, place_at
+from ..stored import after, more
 
 Name = tuple[str, str]
 """A dag run, and a step of it."""

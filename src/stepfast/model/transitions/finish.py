@@ -9,9 +9,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from .. import status
-from ..bounds import more
 from ..records import Transition
 from ..run_state import RunState, place_at, sooner
+from ..stored import more
 
 DispatchRoute = Literal["ended", "ready", "paused", "later"]
 

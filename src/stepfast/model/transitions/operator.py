@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from ...settings import SUSPECT_LOSSES
 from .. import status
-from ..bounds import LAST_TIME, after, more, next_claim
 from ..graph import RetriedStep
 from ..run_state import RunState, place_at, sooner
+from ..stored import LAST_TIME, after, more, next_claim
 
 DispatchRoute = Literal["refused", "fail", "mark", "first", "undo", "end"]
 

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from .. import status
-from ..bounds import more
 from ..run_state import RunState, place_at
+from ..stored import more
 
 
 def lose(run: RunState, recorded: bool, max_losses: int, error: str, now: int, number: int = 0) -> RunState:

@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from .. import status
-from ..bounds import after, more
 from ..run_state import RunState, place_at, sooner
+from ..stored import after, more
 
 
 def wanted_mail(run: RunState) -> frozenset[str]:

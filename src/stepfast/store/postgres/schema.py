@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from ...errors import ConfigurationError, InvalidState, sentence
-from ...model.bounds import MOST_COUNTED
+from ...model.stored import MOST_COUNTED
 from ..answers import Check, SchemaState
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..sql import fill, load_statements, split_statements
