@@ -1,4 +1,4 @@
-"""`top`: how everything stands, live or as text."""
+"""`top`, `stats` and `audit`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ import pytest
 from rich.console import Console
 
 from stepfast import DatabaseUnavailable, Stepfast
+from stepfast.cli.admin import written
 from stepfast.cli.command import Session
 from stepfast.cli.top import Watch, screen, top
+from stepfast.monitoring.audit import audited, deed
 from stepfast.telemetry.gauges import Overview
 from tests.cli.conftest import Shop, Verbs
 from tests.support.nursery import nursery
 
+pytestmark = pytest.mark.enough_on("sqlite")
 
-@pytest.mark.enough_on("sqlite")
+
 def test_one_look_tells_of_runs_queues_workers_and_failures(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
     assert "no queues" in stepfast("top", "--once").stdout
@@ -90,7 +93,6 @@ async def test_a_look_that_never_ends_is_given_up_and_left_by_ctrl_c(
         await live
 
 
-@pytest.mark.enough_on("sqlite")
 def test_looks_that_come_too_often_are_refused(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
     assert "at least 0.5 s, so that the database is not asked too often" in stepfast.error(
@@ -98,7 +100,6 @@ def test_looks_that_come_too_often_are_refused(stepfast: Verbs, shop: Shop) -> N
     )
 
 
-@pytest.mark.enough_on("sqlite")
 def test_on_a_terminal_it_is_live_until_ctrl_c_which_is_no_failure(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
     shop.start("hold", queue="vip")
@@ -122,7 +123,6 @@ def test_on_a_terminal_it_is_live_until_ctrl_c_which_is_no_failure(stepfast: Ver
 
 
 @pytest.mark.thorough
-@pytest.mark.enough_on("sqlite")
 def test_a_pipe_gets_a_line_of_json_for_each_look(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
     command = [sys.executable, "-m", "stepfast", "top", "--json", "--interval", "0.5"]
@@ -141,3 +141,57 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # Linux says so at the end of a terminal
         return b""
+
+
+# -- stats
+
+
+def test_what_has_happened(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    assert "nothing is under way" in stepfast("stats").stderr
+    for _ in range(2):
+        shop.start("refuse", "s3cret")
+        shop.start("checkout", {"id": "o", "cents": 1})
+    shop.start("hold", queue="vip")
+    shop.call(lambda app: app.drain(queues=["refuse", "checkout"]))
+    found = stepfast.json("stats", "--since", "2h")
+    assert [(row["workflow"], row["queue"], row["status"], row["count"]) for row in found["runs"]] == [
+        ("checkout", "checkout", "completed", 2), ("hold", "vip", "queued", 1), ("refuse", "refuse", "failed", 2),
+    ]  # fmt: skip
+    [failure] = found["failures"]
+    assert (failure["error_type"], failure["count"], failure["per_hour"]) == ("ValueError", 2, 1.0)
+    assert {row["step"] for row in found["steps"]} == {"add tax", "charge"}
+    assert found["complete"] is True and found["since"] == 7200
+    text = stepfast("stats").stdout
+    assert "s3cret" not in text
+    for word in ("vip", "queued", "failed within 1 h", "ValueError", "slowest steps", "add tax"):
+        assert word in text, text
+    assert "since must be more than 0 seconds" in stepfast.error("stats", "--since", "0", code=2)
+
+
+def test_numbers_are_written_out() -> None:
+    assert [written(number) for number in (0.25, 1.0, 12.345, 120.0, 1500.4, 2_000_000.0)] == [
+        "0.25", "1", "12.3", "120", "1500", "2000000",
+    ]  # fmt: skip
+
+
+# -- audit
+
+
+def test_what_was_done(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    assert "nobody has done anything" in stepfast("audit").stderr
+
+    async def pause(app: Stepfast) -> None:
+        for queue in ("mail", "hold"):
+            await audited(app, deed("ada", "queue.pause", queue, "192.0.2.7"), lambda: app.pause_queue(queue))  # noqa: B023
+
+    shop.call(pause)
+    newest, oldest = stepfast.json("audit")
+    assert (newest["which"], oldest["which"], oldest["who"], oldest["outcome"]) == ("hold", "mail", "ada", "done")
+    assert [line["which"] for line in stepfast.json("audit", "mail")] == ["mail"]
+    assert [line["which"] for line in stepfast.json("audit", "--before", newest["id"])] == ["mail"]
+    told = stepfast("audit", "--limit", "1")
+    assert "queue.pause" in told.stdout and "192.0.2.7" in told.stdout
+    assert f"--before {newest['id']}" in told.stderr
+    assert "not a run id" in stepfast.error("audit", "--before", "x", code=2)
