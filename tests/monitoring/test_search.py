@@ -1,18 +1,20 @@
-"""Finding and counting runs by bounded questions."""
+"""Runs are found, counted and listed by bounded queries: by filters, texts, families and failures."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from stepfast import Stepfast
+from stepfast import Context, Stepfast, step
 from stepfast.errors import InvalidInput
 from stepfast.monitoring import search
 from stepfast.monitoring.changes import glance_of, onlooker, seen_anew
-from stepfast.monitoring.search import count_runs, find_runs, list_runs
-from tests.engine.conftest import MakeApp
+from stepfast.monitoring.search import count_runs, family_of, find_runs, list_runs
+from stepfast.store.answers import Alike
+from tests.monitoring.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -122,3 +124,64 @@ async def test_what_is_read_is_shared_until_somebody_changes_something(app: Step
     await run.cancel()
     await seen_anew(app)
     assert await watching.get(run.id).status() == "cancelled"
+
+
+async def test_a_family_is_told_up_and_down_and_where_it_was_cut(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+
+    @app.workflow()
+    async def grow(ctx: Context, depth: int) -> None:
+        for _ in range(3 if depth else 0):
+            await ctx.start(grow, depth - 1)
+
+    run: Any = await app.start(grow, 2)
+    await app.drain()
+    monkeypatch.setattr(search, "EACH", 2)
+    family = await family_of(onlooker(app), run.id)
+    assert (family.above, len(family.below), family.more) == ([], 2, True)
+    child = family.below[0]
+    assert (len(child.children), child.more, child.run.status) == (2, True, "completed")
+    grandchild = child.children[0]
+    assert (grandchild.children, grandchild.more) == ([], False)
+    above = (await family_of(onlooker(app), grandchild.run.id)).above
+    assert [each.id for each in above] == [child.run.id, run.id]
+    monkeypatch.setattr(search, "DEEP", 1)
+    family = await family_of(onlooker(app), run.id)
+    assert [(member.children, member.more) for member in family.below] == [([], True)] * 2
+
+
+HOUR = 3_600_000
+
+
+async def test_runs_that_failed_alike_are_found_and_those_that_were_undone_are_not(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @step(compensate=lambda output, given: None)
+    def pack(given: str) -> str:
+        return given
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context, given: str) -> None:
+        if given == "packed":
+            await ctx.step(pack, given)
+        await ctx.step("weigh", json.loads, given)
+
+    @app.task(max_attempts=1)
+    async def plain(given: str) -> None:
+        raise ValueError(given)
+
+    async with app:
+        left = [await app.start(order, "left") for _ in range(2)]
+        undone, other = await app.start(order, "packed"), await app.start(plain, "x")
+        await app.drain()
+        glance = await glance_of(app)
+        groups = [Alike(*row[:4]) for row in await glance.failures(HOUR, 100)]
+        assert sorted(groups) == [
+            Alike("order", "code", "weigh", "json.decoder.JSONDecodeError"), Alike("plain", "code", None, "ValueError"),
+        ]  # fmt: skip
+        assert await glance.failed_alike(groups[groups.index(max(groups))], HOUR, 100) == [other.id]
+        found = await glance.failed_alike(min(groups), HOUR, 100)
+        assert found == sorted(run.id for run in left) and undone.id not in found
+        assert await glance.failed_alike(Alike("order", "code", None, "json.decoder.JSONDecodeError"), HOUR, 100) == []

@@ -1,4 +1,4 @@
-"""One task of the process looks for news, for everybody who watches, and for as long as somebody does."""
+"""Changes that open pages ask for: one task of the process polls for all of them, for as long as one asks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import pytest
 
 from stepfast import Context, Settings, Stepfast
 from stepfast.errors import DatabaseUnavailable
-from stepfast.monitoring import changes
-from stepfast.monitoring.changes import LISTS, News, glance_of, news_of
-from tests.watching.conftest import MakeApp
+from stepfast.monitoring import changes, queue_stats
+from stepfast.monitoring.changes import LISTS, News, TabPace, glance_of, news_of, onlooker, seen_anew
+from stepfast.monitoring.queue_stats import Hour, depths_of
+from tests.monitoring.conftest import MakeApp
+
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 QUICK = Settings(inline_wait=0, console_query_cache=0.02)
 
@@ -213,3 +217,71 @@ async def test_trouble_with_the_database_is_ridden_out(monkeypatch: pytest.Monke
     async with asyncio.timeout(10):  # the application is closed: nothing goes on behind its back
         while found.watches():
             await asyncio.sleep(0.01)
+
+
+# -- the numbers of queues, and how often pages ask
+
+
+async def test_queues_stand_as_the_application_tells_it(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app()
+
+    @app.task()
+    async def order(input: int) -> None: ...
+
+    @app.task()
+    async def mail(input: int) -> None: ...
+
+    for n in range(3):
+        await app.start(order, n)
+    await app.start(order, 3, delay=3600)
+    await app.start(mail, 1)
+    await app.drain(queues=["mail"])
+    await app.pause_queue("order")
+    found, told = await depths_of(onlooker(app)), await app.queues()
+    assert [(q.name, q.ready, q.delayed, q.paused) for q in found.queues] == [
+        (q.name, q.ready, q.delayed, q.paused) for q in told
+    ] == [("mail", 0, 0, False), ("order", 3, 1, True)]  # fmt: skip
+    assert (found.queues[0].oldest, found.queues[1].oldest is not None) == (None, True)
+    assert (found.ended, found.full) == ({"mail": 1}, False)
+    monkeypatch.setattr(queue_stats, "MOST", 1)
+    await seen_anew(app)
+    found = await depths_of(onlooker(app))
+    assert (found.queues[1].ready, found.full) == (1, True)
+
+
+def test_an_hour_is_kept_and_looked_at_no_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("stepfast.monitoring.queue_stats.time.monotonic", lambda: now)
+    kept = Hour()
+
+    def standing(ready: int) -> Any:
+        class Info:
+            name, running = "order", 2
+
+        info: Any = Info()
+        info.ready = ready
+        return queue_stats.Depths([info], [], {"order": 5}, False)
+
+    for second in range(4000):
+        now = float(second)
+        kept.add(standing(second))
+    points = kept.of("order")
+    assert 355 <= len(points) <= 361
+    assert points[0].ago <= 3600 and points[-1] == (9.0, 3990, 2, 5)
+    assert {point.ready for point in kept.of("unknown")} == {0}
+
+
+def test_the_more_tabs_there_are_the_less_often_each_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("stepfast.monitoring.changes.time.monotonic", lambda: now)
+    turns = TabPace(4.0)
+    assert turns.again(2.0, 4) == 2.0  # one tab is as quick as its page wants
+    due = [(2.0, n) for n in range(10)]
+    asked = 0
+    while due[0][0] < 120:  # ten tabs, five questions each
+        now, tab = due.pop(0)
+        asked += 5
+        due.append((now + turns.again(2.0, 5), tab))
+        due.sort()
+    assert asked / 120 <= 4.5
+    assert turns.again(2.0, 10_000) == 60.0

@@ -1,17 +1,21 @@
-"""Timelines: where bars stand, and what becomes of many."""
+"""Timelines: where bars are placed, what becomes of many, and their SVG."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from xml.etree import ElementTree
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepfast.diagrams.timeline import LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out
+from stepfast.diagrams import Markup, standalone, stylesheet, timeline_svg
+from stepfast.diagrams.timeline import GAP, LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out, make_scale, marks_of
 from stepfast.info import Activity, StepInfo
 from stepfast.model.graph import DagStep, Graph
-from tests.drawing.scenes import a_failure, a_run, a_step, an_error, at, numbered
+from tests.diagrams.scenes import a_failure, a_run, a_step, an_error, at, numbered
+from tests.diagrams.test_svg import HOSTILE
 
 DAY = 86400.0
 
@@ -249,3 +253,142 @@ def test_nothing_overlaps_or_leaves_the_view(
         assert gap.x >= LABELS and gap.x + gap.width <= WIDTH
     for mark in (*timeline.marks, *timeline.beginnings):
         assert LABELS <= mark.x <= WIDTH
+
+
+# -- the axis
+
+
+moments = st.floats(0, 1e7, allow_nan=False)
+spans_of_work = st.lists(st.tuples(moments, moments).map(lambda pair: (min(pair), max(pair))), max_size=30)
+
+
+def test_a_long_gap_is_narrow_and_what_was_done_is_not() -> None:
+    scale = make_scale(0, 86410, [(0, 5), (86405, 86410)], 0, 700)
+    assert [part.collapsed for part in scale.parts] == [False, True, False]
+    assert scale.parts[1][:2] == (5, 86405)
+    assert scale.parts[1].width == GAP
+    assert scale.x(5) > 300
+    assert scale.x(86405) == scale.x(5) + GAP
+
+
+def test_gaps_that_are_not_worth_it_stay() -> None:
+    assert len(make_scale(0, 10, [(0, 4), (5, 10)], 0, 700).parts) == 1
+    assert len(make_scale(0, 100, [(0, 45), (50, 100)], 0, 700).parts) == 1
+
+
+def test_none_is_collapsed_if_none_is_to_be() -> None:
+    assert len(make_scale(0, 86410, [(0, 5)], 0, 700, collapse=False).parts) == 1
+
+
+def test_nothing_took_any_time() -> None:
+    scale = make_scale(0, 0, [(0, 0)], 10, 700)
+    assert scale.x(0) == 10
+    scale = make_scale(0, 100, [(0, 0), (50, 50), (100, 100)], 0, 700)
+    assert [round(part.width) for part in scale.parts] == [28, 308, 28, 308, 28]
+
+
+@given(spans_of_work, st.tuples(moments, moments), st.booleans(), st.lists(moments, max_size=20))
+def test_moments_keep_their_order(
+    work: list[tuple[float, float]], bounds: tuple[float, float], collapse: bool, asked: list[float]
+) -> None:
+    start, end = min(bounds), max(bounds)
+    inside = [(max(since, start), min(until, end)) for since, until in work if since <= end and until >= start]
+    scale = make_scale(start, end, inside, 20, 700, collapse=collapse)
+    places = [scale.x(moment) for moment in sorted([start, *asked, end])]
+    assert all(one <= other + 1e-6 for one, other in pairwise(places))
+    assert min(places) >= 20 and max(places) <= 720 + 1e-6
+    for one, other in pairwise(scale.parts):
+        assert one.end == other.start and abs(one.x + one.width - other.x) < 1e-6
+    assert all(part.width > 0 for part in scale.parts)
+    assert all(until - since >= 2 for since, until, *_, collapsed in scale.parts if collapsed)
+
+
+@given(st.floats(0.0005, 1e9), st.floats(60, 900))
+def test_ticks_are_round_and_apart(length: float, width: float) -> None:
+    part = make_scale(0, length, [(0, length)], 0, width).parts[0]
+    marks = marks_of(part)
+    assert all(other.x - one.x >= 71.9 for one, other in pairwise(marks))
+    assert all(0 <= mark.x <= width + 1e-6 for mark in marks)
+    assert len(marks) <= width / 72 + 1
+
+
+# -- as SVG
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    return ElementTree.fromstring(svg)
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(text.itertext()) for text in parsed(svg).iter(f"{SVG}text")]
+
+
+def drawn(**fields: object) -> Markup:
+    steps = numbered([a_step("charge", 1, 3), a_step("mail", 3, 5, kind="call", child="c/1")])
+    return timeline_svg(lay_out(a_run(), steps), lambda child: f"/runs/{child}?a=1&b=2")
+
+
+def test_it_says_what_it_is() -> None:
+    root = parsed(drawn())
+    assert root.tag == f"{SVG}svg" and root.get("role") == "img"
+    assert root.get("aria-label") == root.findtext(f"{SVG}title")
+    assert (root.get("aria-label") or "").endswith("of checkout: completed, 2 steps")
+    assert root.get("viewBox") == "0 0 1000 138"
+
+
+def test_names_times_and_links() -> None:
+    assert {"checkout", "charge", "mail call", "2 s", "10 s"} <= set(texts(drawn()))
+    (link,) = parsed(drawn()).iter(f"{SVG}a")
+    assert link.get("href") == "/runs/c/1?a=1&b=2"
+
+
+def test_without_addresses_there_are_no_links() -> None:
+    steps = [a_step("mail", 3, 5, kind="call", child="c1")]
+    assert "<a " not in timeline_svg(lay_out(a_run(), steps))
+
+
+def test_colours_come_from_classes_only() -> None:
+    run = a_run(ended=False, status="running")
+    steps = numbered([a_step("a", 0, 2, "failed", error=an_error()), a_step("b", 2, None, "waiting", kind="signal")])
+    svg = timeline_svg(lay_out(run, steps, [a_failure("a", 0, 1)]))
+    assert "style" not in svg and "rgb" not in svg
+    assert 'class="sf-bar sf-failed"' in svg and 'class="sf-now"' in svg and "url(#sf-wait-waiting)" in svg
+
+
+def test_a_long_name_is_cut_and_told_in_full() -> None:
+    name = "a name that is far too long for the column that names stand in"
+    svg = timeline_svg(lay_out(a_run(), [a_step(name, 0, 1)]))
+    assert any(text.endswith("…") and name.startswith(text[:-1]) for text in texts(svg))
+    assert any(name in (title.text or "") for title in parsed(svg).iter(f"{SVG}title"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_change_nothing_but_text(text: str) -> None:
+    def tags(word: str) -> list[str]:
+        steps = [
+            a_step(word, 0, 1, "failed", error=an_error(word, word), kind=word, child=word, detail=word, lost_to=word),
+            a_step(word, 1, 2, kind="undo", branch=word),
+        ]
+        run = a_run(workflow=word, error=an_error(word, word), id=word)
+        root = parsed(timeline_svg(lay_out(run, steps, [a_failure(word, 0, 1, error=an_error(word, word))])))
+        assert all(not name.startswith("on") for each in root.iter() for name in each.attrib)
+        return [each.tag for each in root.iter()]
+
+    assert tags(text) == tags("harmless")
+
+
+def test_a_file_brings_its_colours_along() -> None:
+    text = standalone(drawn())
+    style = parsed(text).findtext(f"{SVG}style")
+    assert style == stylesheet()
+    assert "<" not in stylesheet() and "&" not in stylesheet() and "url(" not in stylesheet()
+
+
+def test_five_thousand_steps_stay_small() -> None:
+    steps = [a_step("fetch", n / 10, n / 10 + 1, branch=f"0.{n}") for n in range(5000)]
+    assert len(timeline_svg(lay_out(a_run(600), steps))) < 10_000
+    loop = numbered([a_step(f"step {n % 2}", n, n + 1) for n in range(5000)])
+    assert len(timeline_svg(lay_out(a_run(5000), loop))) < 600_000

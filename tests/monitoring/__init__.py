@@ -1,0 +1,1 @@
+"""Queries and texts that explain runs, queues and workers."""

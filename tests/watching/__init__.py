@@ -1,1 +1,0 @@
-"""For those who watch: finding, counting, families, the audit."""
