@@ -1,7 +1,8 @@
-"""Whatever happens to a run, in whatever order, its row makes sense, and somebody can move it on (rule 55)."""
+"""Whatever happens to a run, in any order, its row makes sense, and something can move it on (rule 55)."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from random import Random
 
@@ -13,9 +14,11 @@ from msgspec.structs import asdict, replace
 
 from stepfast.model import status
 from stepfast.model.graph import DagStep, Graph, RetriedStep, Settled
+from stepfast.model.health import group_size, room_for_suspects
 from stepfast.model.records import Transition
 from stepfast.model.run_state import READ_COLUMNS, RunState, sooner, written
 from stepfast.model.status import UNDONE_BY_CANCEL
+from stepfast.model.transitions import operator
 from stepfast.model.transitions.claim import claim
 from stepfast.model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, let_step, settle_dag, settled_at
 from stepfast.model.transitions.finish import give_back, leave
@@ -23,8 +26,10 @@ from stepfast.model.transitions.operator import (
     Traces,
     cancel,
     end_open_step,
+    goes_on_first,
     may_be_paused,
     may_be_retried,
+    may_have_acted,
     pause,
     reopen,
     resume,
@@ -34,6 +39,7 @@ from stepfast.model.transitions.operator import (
 )
 from stepfast.model.transitions.recover import awake, due, end_late, let_begin, lose
 from stepfast.model.transitions.signals import wake, wanted_mail
+from stepfast.model.transitions.start import Debounce, put_off
 from tests.model.walks import CAUSES, ERROR, LEAVING, MAX_LOSSES, UNDOING, WORKER, Life, lives, started, transition
 
 NOW = 5_000_000
@@ -450,3 +456,138 @@ def test_payloads_are_written_only_if_they_were_decided() -> None:
 @pytest.mark.parametrize(("one", "other", "first"), [(None, None, None), (1, None, 1), (None, 2, 2), (3, 2, 2)])
 def test_the_sooner_of_two_times(one: int | None, other: int | None, first: int | None) -> None:
     assert sooner(one, other) == first
+
+
+# -- what a cancellation does after a loss
+
+
+@pytest.mark.parametrize(
+    ("losses", "unrecorded", "status", "waiting_for", "first"),
+    [
+        (0, 0, "queued", None, False),
+        (1, 1, "queued", None, True),
+        (1, 1, "paused", None, True),
+        (1, 1, "waiting", "signal, time", False),
+        (1, 1, "waiting", "retry", True),
+        (1, 1, "waiting", "signal, retry", True),
+        (1, 1, "waiting", "check", True),
+        (1, 1, "waiting", "signal, child, time, graph, more", True),
+        (2, 2, "queued", None, False),
+        (0, 3, "queued", None, True),
+        (1, 3, "queued", None, True),
+    ],
+)
+def test_after_a_loss_a_record_comes_first(
+    losses: int, unrecorded: int, status: str, waiting_for: str | None, first: bool
+) -> None:
+    """One that waits for others has come to the end of what it had begun, unless a step waits for its next try."""
+    assert goes_on_first(losses, unrecorded, status, waiting_for) == first
+
+
+@pytest.mark.parametrize(
+    ("running", "last", "named"),
+    [
+        ("charge", "reserve", "step 'charge'"),
+        (None, "reserve", "the step after 'reserve'"),
+        (None, None, "its first step"),
+    ],
+)
+def test_a_suspect_says_which_step_may_have_acted(running: str | None, last: str | None, named: str) -> None:
+    text = may_have_acted(2, 3, "queued", running, last)
+    assert text is not None
+    assert json.loads(text)["message"].startswith(f"{named} may have acted: 3 workers died")
+
+
+def test_nobody_else_says_so() -> None:
+    assert may_have_acted(1, 3, "queued", "charge", None) is None
+    assert may_have_acted(3, 3, "waiting", "charge", None, "time") is None
+    assert may_have_acted(3, 3, "waiting", "charge", None, "retry") is not None
+
+
+# -- debounced starts
+
+
+FIRST, LATER = 1_000_000, 1_003_000
+BOTH = Debounce(5_000, 60_000)
+
+
+def put_off_run(**changes: object) -> RunState:
+    return RunState("run", "queued", visible_at=FIRST + 5_000, **changes)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.none() | st.integers(1, 10**6))
+def test_a_run_is_due_after_its_last_start_but_not_beyond_the_maximum(later: int, wait: int, most: int | None) -> None:
+    due = Debounce(wait, most).due_at(FIRST, FIRST + later)
+    assert due <= FIRST + later + wait
+    assert most is None or due <= FIRST + most
+    assert due in (FIRST + later + wait, FIRST + (most or 0))
+
+
+def test_one_that_waits_is_put_off() -> None:
+    run = put_off(put_off_run(), FIRST, LATER, BOTH, None)
+    assert (run.place, run.visible_at, run.status) == (None, LATER + 5_000, "queued")
+
+
+def test_one_that_is_ready_waits_again() -> None:
+    ready = awake(put_off_run(), LATER, 1)
+    assert ready.ready
+    run = put_off(ready, FIRST, LATER, BOTH, None)
+    assert (run.place, run.visible_at) == (None, LATER + 5_000)
+
+
+def test_one_whose_time_is_up_is_ready() -> None:
+    late = FIRST + 60_000
+    run = put_off(put_off_run(), FIRST, late, BOTH, None)
+    assert run.ready and run.visible_at is None
+    ready = awake(put_off_run(), LATER, 1)
+    assert put_off(ready, FIRST, late, BOTH, None).place == ready.place, "it keeps its place in the queue"
+
+
+def test_a_deadline_and_an_expiry_hold() -> None:
+    run = put_off(put_off_run(deadline_at=LATER + 100), FIRST, LATER, BOTH, 30_000)
+    assert (run.visible_at, run.expires_at) == (LATER + 100, LATER + 35_000)
+    ready = put_off(put_off_run(), FIRST, FIRST + 60_000, BOTH, 30_000)
+    assert ready.ready and ready.visible_at == ready.expires_at == FIRST + 90_000
+
+
+def test_one_that_is_paused_stays_so_and_is_due_later() -> None:
+    held = operator.pause(put_off_run(), LATER)
+    assert held is not None
+    run = put_off(held, FIRST, LATER, BOTH, None)
+    assert (run.status, run.place, run.visible_at, run.held_due) == ("paused", None, None, LATER + 5_000)
+
+
+@pytest.mark.parametrize("most", [None, 60_000])
+def test_the_first_start_is_due_after_its_wait(most: int | None) -> None:
+    assert Debounce(5_000, most).due_at(FIRST, FIRST) == FIRST + 5_000
+
+
+# -- how many suspects are tried at once
+
+
+def test_groups_shrink_from_half_of_the_slots_to_one() -> None:
+    assert [group_size(losses, 5, 100) for losses in range(2, 7)] == [50, 7, 1, 1, 1]
+    assert [group_size(losses, 8, 64) for losses in range(2, 8)] == [32, 16, 8, 4, 2, 1]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 7, 100, 5000])
+@pytest.mark.parametrize("max_losses", range(1, 12))
+def test_the_last_try_before_a_dead_letter_is_made_alone(max_losses: int, slots: int) -> None:
+    sizes = [group_size(losses, max_losses, slots) for losses in range(2, max(3, max_losses))]
+    assert sizes[-1] == 1
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] <= max(1, slots // 2)
+
+
+def test_room_is_shared_by_all_suspects_at_hand() -> None:
+    assert room_for_suspects([], 5, 100) == [50, 7, 1]
+    assert room_for_suspects([2] * 25, 5, 100) == [25, 3, 0]
+    assert room_for_suspects([2] * 50, 5, 100) == [0, 0, 0]
+    assert room_for_suspects([3, 3], 5, 100) == [35, 5, 0]
+    assert room_for_suspects([4], 5, 100) == [0, 0, 0]
+    assert room_for_suspects([9, 9], 5, 100) == [0, 0, 0], "more than there should be is still no room"
+
+
+def test_with_few_losses_allowed_suspects_are_alone_or_there_are_none() -> None:
+    assert room_for_suspects([], 3, 100) == [1]
+    assert room_for_suspects([], 1, 100) == [1]
