@@ -14,7 +14,7 @@ from tests.console.conftest import TOKEN, browse
 pytestmark = pytest.mark.enough_on("sqlite")
 
 
-def shop(url: str) -> Stepfast:
+def visits(url: str) -> Stepfast:
     app = Stepfast(url, settings=Settings(inline_wait=0))
     tries = iter(range(100))
 
@@ -45,7 +45,7 @@ def shop(url: str) -> Stepfast:
 
 
 async def test_a_timeline_with_tries_and_links(url: str) -> None:
-    async with shop(url) as app:
+    async with visits(url) as app:
         run = await app.start("visit", {"code": "zwq-xy"})
         await app.drain()
         child = next(step.child for step in await run.steps() if step.child)
@@ -68,7 +68,7 @@ def decline() -> None:
 
 
 async def test_an_error_and_what_is_beside_it_are_apart(url: str) -> None:
-    async with shop(url) as app:
+    async with visits(url) as app:
         run = await app.start("refused")
         await app.drain()
         async with browse(console(app, token=TOKEN)) as client:
@@ -79,7 +79,7 @@ async def test_an_error_and_what_is_beside_it_are_apart(url: str) -> None:
 
 
 async def test_the_graph_of_a_dag_run(url: str) -> None:
-    async with shop(url) as app:
+    async with visits(url) as app:
         run = await app.start("line", None)
         await app.drain()
         async with browse(console(app, token=TOKEN), base="http://testserver") as client:

@@ -1,4 +1,4 @@
-"""The documents hang together: links resolve, commands exist, every module says its duty."""
+"""The documents and the repository agree: links, commands, rules, promises and file names."""
 
 from __future__ import annotations
 
@@ -131,3 +131,81 @@ def check_verb(arguments: list[str]) -> None:
     verb, *rest = arguments
     assert verb in group.commands, f"there is no verb {verb!r}"
     group.commands[verb].make_context(verb, rest)
+
+
+def test_the_files_that_contributors_are_sent_to_are_there() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    table = page.partition("## Where is it?")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+\.py)`", table)
+    assert len(table.strip().splitlines()) > 25
+    assert [name for name in named if not (ROOT / "src" / "stepfast" / name).exists()] == []
+
+
+# -- promises and what tries to break them
+
+
+GUARANTEES = (ROOT / "docs/guarantees.md").read_text()
+PROMISES, EVIDENCE = GUARANTEES.split("## What tries to break them")
+_ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)
+STORMS, ROWS = (
+    {row[0]: row for row in _ROW.findall(table)}
+    for table in (EVIDENCE.split("| storm |")[1].split("\n\n")[0], EVIDENCE.split("| storm |")[0])
+)
+
+
+def test_every_promise_has_tests() -> None:
+    promised = re.findall(r"^\*\*(\d+)\. ", PROMISES, re.MULTILINE)
+    assert sorted(map(int, promised)) == list(range(1, len(promised) + 1))
+    assert set(promised) <= set(ROWS)
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", EVIDENCE)
+    assert len(named) > 70
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_storm_that_is_named_is_told_of() -> None:
+    for promise, _, what in list(ROWS.values())[1:]:
+        named = set(what.partition(";")[0].split(", ")) - {"all storms", "seeds", "none"}
+        assert named <= set(STORMS), promise
+
+
+# -- rules are cited by number
+
+
+CITED = re.compile(r"\b[Rr]ules? (\d+(?:(?:–|, | and )\d+)*)")
+
+
+def written() -> set[int]:
+    """The rules of the page."""
+    return {int(number) for number in re.findall(r"^\| (\d+) \|", (ROOT / "docs/rules.md").read_text(), re.MULTILINE)}
+
+
+def cited(folder: str) -> dict[int, str]:
+    """The rules that the files of a folder name, and one of the places."""
+    found: dict[int, str] = {}
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        for numbers in CITED.findall(file.read_text()):
+            for number in _numbers(numbers):
+                found.setdefault(number, str(file.relative_to(ROOT)))
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers in ``6``, ``6, 7 and 9`` or ``6–9``."""
+    numbers: list[int] = []
+    for part in re.split(r", | and ", text):
+        first, _, last = part.partition("–")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def test_every_cited_rule_is_written_down() -> None:
+    rules = written()
+    unknown = {number: place for number, place in (cited("tests") | cited("src")).items() if number not in rules}
+    assert not unknown
+
+
+def test_every_rule_is_cited_by_a_test() -> None:
+    assert not written() - set(cited("tests"))

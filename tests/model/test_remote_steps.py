@@ -12,7 +12,7 @@ from stepfast import Backoff
 from stepfast.model import remote_steps as remote
 from stepfast.model.remote_steps import MOST_RESENT, Judged, RemoteStep, Result, judge
 
-RUN = "0197a1b2-0000-7000-8000-000000000000"
+RUN = "0197a1b2-9401-7a89-847a-d1691b87dc74"
 STEP = RemoteStep(
     RUN, 3, "id", "", 0, 1, 1, "echo", "echo", "durable", "1", "sent", 2, 3,
     remote.backoff_text(Backoff(base=2, jitter=False)), 100_000, 105_000,
@@ -78,6 +78,13 @@ def test_an_error_that_says_nothing_is_an_error(error: str | None) -> None:
     assert json.loads(text)["message"].startswith("the worker ")
 
 
+def test_an_error_with_half_a_character_still_says_that_no_retry_will_help() -> None:
+    """JavaScript cuts texts in the middle of an emoji, and writes the half that is left as an escape."""
+    text, again = remote.read_error(r'{"message":"no \ud83d","stack":"at \ud83d","retryable":false}')
+    assert not again
+    assert '"message":"no \\\\ud83d"' in text
+
+
 def test_what_is_kept_of_an_error_is_bounded() -> None:
     text, _ = remote.read_error(json.dumps({"message": "m" * 10**6, "code": "c" * 10**6, "stack": "s" * 10**6}))
     assert len(text) < 100_000
@@ -117,10 +124,11 @@ def test_looks_for_a_task_become_rare() -> None:
 @pytest.mark.parametrize(
     ("step_id", "key"),
     [
-        (f"{RUN}:0", (RUN, 0)), (f"{RUN}:-2", (RUN, -2)), (f"{RUN}:", None), (f"{RUN}:x", None), ("run:0", None),
-        (f"{RUN}:٣", None), (f"{RUN}:{10**12}", None), (f"{RUN}:--1", None), ("", None),
-        ("zzzzzzzz-0000-7000-8000-000000000000:0", None),
+        (f"{RUN}:0", (RUN, 0)), (f"{RUN}:-2", (RUN, -2)), (f"{RUN}:123456789", (RUN, 123456789)), (f"{RUN}:", None),
+        (f"{RUN}:x", None), ("run:0", None), (f"{RUN}:٣", None), (f"{RUN}:{10**12}", None), (f"{RUN}:1234567890", None),
+        (f"{RUN}:--1", None), (f"{RUN}:00", None), (f"{RUN}:-0", None), (f"{RUN}:1\n", None), (RUN, None), ("", None),
+        (f"{RUN.upper()}:0", None), *((each * 36 + ":0", None) for each in "z é"),
     ],
 )  # fmt: skip
-def test_ids_of_others_are_none_of_ours(step_id: str, key: tuple[str, int] | None) -> None:
+def test_only_ids_as_we_write_them_are_ours(step_id: str, key: tuple[str, int] | None) -> None:
     assert remote.key_of(step_id) == key

@@ -1,8 +1,9 @@
-"""The vectors of the contract hold here, so that other languages can be held to the same."""
+"""The vectors of the contract, and the worker in PHP that the documents show, hold here."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from stepfast.engine.remote_step import remote_order
 from stepfast.errors import ConfigurationError
 from stepfast.model.remote_steps import RemoteStep, is_stale, read_error
-from stepfast.remote import FatalError, Result, SqlTransport
+from stepfast.remote import FatalError, Result, SqlTransport, Task
 from stepfast.remote.protocol import (
     LONGEST,
     check_prefix,
@@ -90,3 +91,30 @@ async def test_rows(url: str, tables: Tables) -> None:
 @pytest.mark.parametrize(("file", "url"), [("postgres.sql", "postgresql://u@h/d"), ("mysql.sql", "mysql://u@h/d")])
 def test_the_tables_of_the_contract_are_those_that_are_made(file: str, url: str) -> None:
     assert (CONTRACT / file).read_text() == SqlTransport(url).script()
+
+
+# -- the worker that the documents show
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "remote-steps.md"
+CLOCK, CLAIM, STAMP, DELETE, INSERT = re.findall(
+    r"ask\('([A-Z][^']+)'", re.findall(r"```php\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+)
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+async def test_its_statements_serve_a_step(transport: SqlTransport, tables: Tables) -> None:
+    await transport.dispatch([Task("run:0", "run", 0, "upper", "text", '"a"')])
+    [(now,)] = await tables.fetch(CLOCK)
+    [(step_id, run_id, seq, name, given, attempt)] = await tables.fetch(CLAIM, "text", now - 30000)
+    assert (name, given, attempt) == ("upper", '"a"', 1)
+    await tables.fetch(STAMP, "php-1", now, step_id)
+    assert await tables.fetch(CLAIM, "text", now - 30000) == []
+    await tables.fetch(DELETE, step_id, attempt, "php-2")
+    assert await tables.tasks() == [step_id]
+    await tables.fetch(DELETE, step_id, attempt, "php-1")
+    assert await tables.tasks() == []
+    for _ in range(2):  # a second result is passed over
+        await tables.fetch(INSERT, step_id, run_id, seq, "completed", '"A"', None, now, now)
+    [result] = await transport.results([step_id])
+    assert (result.status, result.output, result.error, result.started_at) == ("completed", '"A"', None, now)

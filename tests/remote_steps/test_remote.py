@@ -1,4 +1,4 @@
-"""``ctx.remote``: a step that a worker elsewhere serves."""
+"""`ctx.remote`: a step that a worker elsewhere serves; its undos, and remote steps of dags."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from stepfast import (
     RunFailed,
     Stepfast,
     SyncContext,
+    UnknownOption,
 )
 from stepfast.engine.remote_step import remote_order
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
@@ -529,3 +530,251 @@ async def test_observers_hear_of_what_goes_out_and_comes_back(home: Home) -> Non
     ]  # fmt: skip
     assert "s3cret" not in repr(diary.pages)
     assert 'stepfast_step_seconds_count{workflow="shop",step="echo",outcome="completed"} 1' in text
+
+
+# -- undos that are served elsewhere
+
+
+def paying(home: Home, seen: list[Any], *, failing: int = 0) -> RemoteWorker:
+    """A worker that charges, and refunds after so many failures."""
+    worker = home.worker("payments")
+
+    @worker.handle("charge")
+    async def charge(input: Any) -> str:
+        return f"receipt {input}"
+
+    @worker.handle("refund")
+    async def refund(input: Any, task: RemoteTask) -> None:
+        seen.append((task.step_id.rpartition(":")[2], task.attempt, input))
+        if task.attempt <= failing:
+            raise ValueError("not now")
+
+    return worker
+
+
+@enough_joined
+async def test_completed_steps_are_undone_elsewhere_in_reverse(home: Home) -> None:
+    seen: list[Any] = []
+
+    @home.app.workflow
+    async def shop(ctx: Context) -> None:
+        for number in (1, 2):
+            await ctx.remote("charge", number, group="payments", compensate="refund")
+        raise NonRetryableError("no stock")
+
+    run = await home.app.start(shop)
+    async with home.app.worker(), paying(home, seen, failing=1):
+        with pytest.raises(RunFailed, match="no stock"):
+            await run.result(timeout=20)
+        await home.nothing_is_left()
+    two, one = {"input": 2, "output": "receipt 2"}, {"input": 1, "output": "receipt 1"}
+    assert seen == [("-1", 1, two), ("-1", 2, two), ("-2", 1, one), ("-2", 2, one)]
+    assert await run.status() == "compensated"
+    told = [(step.name, step.kind, step.status, step.undo, step.attempts) for step in await run.steps()]
+    assert told == [
+        ("charge", "remote", "completed", "refund", 1), ("charge", "remote", "completed", "refund", 1),
+        ("refund", "undo", "compensated", None, 2), ("refund", "undo", "compensated", None, 2),
+    ]  # fmt: skip
+
+
+@joined
+async def test_a_cancelled_run_waits_for_its_undo_without_a_slot(home: Home) -> None:
+    seen: list[Any] = []
+    app = home.make(settings=replace(QUICK, inline_wait=0.0))
+
+    @app.workflow
+    def shop(ctx: SyncContext) -> None:
+        ctx.remote("charge", 1, group="payments", compensate="refund")
+        ctx.wait_signal("never")
+
+    run = await app.start(shop)
+    async with app.worker(concurrency=1) as worker:
+        async with paying(home, seen):
+            await eventually(lambda: _undo_waits_for(run, "signal:never"))
+        await run.cancel()
+        await eventually(lambda: home.count_tasks(1))
+        await eventually(lambda: _undo_waits_for(run, "remote:refund"))
+        assert (await run.info()).status == "compensating"
+        assert worker.running == 0
+        async with paying(home, seen):
+            await eventually(lambda: _has_status(run, "compensated"))
+    assert seen == [("-1", 1, {"input": 1, "output": "receipt 1"})]
+
+
+async def _undo_waits_for(run: Any, what: str) -> bool:
+    return bool((await run.info()).waiting_for == what)
+
+
+async def _has_status(run: Any, status: str) -> bool:
+    return bool(await run.status() == status)
+
+
+@joined
+async def test_an_undo_that_fails_for_good_is_named(home: Home) -> None:
+    seen: list[Any] = []
+    app = home.make(settings=replace(QUICK, undo_retries=0))
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.remote("charge", 1, group="payments", compensate="refund")
+        raise NonRetryableError("no stock")
+
+    run = await app.start(shop)
+    async with app.worker(), paying(home, seen, failing=9):
+        with pytest.raises(RunFailed, match="undo 'refund' of step 'charge': RemoteStepError: not now"):
+            await run.result(timeout=20)
+
+
+@joined
+async def test_a_function_may_undo_a_remote_step(home: Home) -> None:
+    seen: list[Any] = []
+
+    async def refund(output: str, input: int) -> None:
+        seen.append((output, input))
+
+    @home.app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.remote("charge", 1, group="payments", compensate=refund)
+        raise NonRetryableError("no stock")
+
+    run = await home.app.start(shop)
+    async with home.app.worker(), paying(home, []):
+        with pytest.raises(RunFailed, match="no stock"):
+            await run.result(timeout=20)
+    assert seen == [("receipt 1", 1)]
+
+
+# -- remote steps of declared graphs
+
+
+@enough_joined
+async def test_a_step_of_a_graph_is_served_elsewhere(home: Home) -> None:
+    fulfil = home.app.dag("fulfil")
+
+    @fulfil.step
+    async def scan(ctx: Any) -> int:
+        return int(ctx.input) + 1
+
+    fulfil.remote("echo", after=[scan])
+    fulfil.remote("twice", handler="echo", group="echo", after=["echo"], input=lambda ctx: ctx.outputs["scan"] * 2)
+    fulfil.remote("never", after=["scan"], when=lambda ctx: False)
+    worker = home.worker()
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> Any:
+        return input
+
+    run = await home.app.start(fulfil, 1)
+    async with home.app.worker(), worker:
+        assert await run.result(timeout=20) == {"scan": 2, "echo": {"input": 1, "outputs": {"scan": 2}}, "twice": 4}
+        await home.nothing_is_left()
+    assert {call.name for call in await run.activity() if call.queue_wait is not None} == {"echo"}
+    assert {step.name for step in await run.steps() if step.queue_wait is not None} == {"echo", "twice"}
+
+
+@joined
+async def test_its_retries_its_failure_and_its_catch(home: Home) -> None:
+    fulfil = home.app.dag("fulfil")
+    fulfil.remote("echo", retries=1, catch={RemoteStepError: "mend"})
+    fulfil.remote("mend", group="echo")
+    worker, seen = home.worker(), []
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> None:
+        seen.append("echo")
+        raise ValueError("no")
+
+    @worker.handle("mend")
+    async def mend(input: Any) -> str:
+        return "mended"
+
+    run = await home.app.start(fulfil)
+    async with home.app.worker(), worker:
+        assert await run.result(timeout=20) == {"mend": "mended"}
+    assert seen == ["echo", "echo"]
+
+
+@joined
+async def test_it_waits_without_a_slot_and_says_for_what(home: Home) -> None:
+    fulfil = home.app.dag("fulfil")
+    fulfil.remote("echo")
+    run = await home.app.start(fulfil)
+    async with home.app.worker(concurrency=1):
+        await eventually(lambda: _detail(run, "remote:echo"))
+        await run.cancel()
+        await home.nothing_is_left()
+
+
+async def _detail(run: Any, what: str) -> bool:
+    return [step.detail for step in await run.steps()] == [what]
+
+
+@joined
+async def test_a_completed_step_is_undone_elsewhere(home: Home) -> None:
+    fulfil, undone = home.app.dag("fulfil"), list[Any]()
+    fulfil.remote("charge", group="echo", input=lambda ctx: {"cents": ctx.input}, compensate="refund")
+    fulfil.remote("ship", group="echo", after=["charge"])
+    worker = home.worker()
+
+    @worker.handle("charge")
+    async def charge(input: Any) -> str:
+        return "receipt"
+
+    @worker.handle("ship")
+    async def ship(input: Any) -> None:
+        raise FatalError("no stock")
+
+    @worker.handle("refund")
+    async def refund(input: Any, task: Any) -> None:
+        undone.append((input, task.step_id))
+
+    run = await home.app.start(fulfil, 5)
+    async with home.app.worker(), worker:
+        with pytest.raises(RunFailed, match="no stock"):
+            await run.result(timeout=20)
+        await home.nothing_is_left()
+    assert undone == [({"input": {"cents": 5}, "output": "receipt"}, f"{run.id}:-1")]
+    assert await run.status() == "compensated"
+
+
+@joined
+async def test_it_is_tried_again_as_the_settings_say(home: Home) -> None:
+    fulfil, calls = home.app.dag("fulfil"), list[int]()
+    fulfil.remote("charge", group="echo", backoff=Backoff(base=0.001))
+    worker = home.worker()
+
+    @worker.handle("charge")
+    async def charge(input: Any, task: Any) -> None:
+        calls.append(task.attempt)
+        raise ConnectionError("no answer")
+
+    run = await home.app.start(fulfil)
+    async with home.app.worker(), worker:
+        with pytest.raises(RunFailed, match="no answer"):
+            await run.result(timeout=20)
+        await home.nothing_is_left()
+    assert calls == [1, 2, 3]
+
+
+def test_the_graph_says_nothing_of_its_retries(sqlite_url: str) -> None:
+    """They are counted where it is served. Its run is executed once, which is not what a reader has to know."""
+    from stepfast import Stepfast
+
+    fulfil = Stepfast(sqlite_url).dag("fulfil")
+    fulfil.remote("echo", retries=4)
+    assert fulfil.graph.dag_steps["echo"].retries is None
+    assert fulfil.steps["echo"].options.max_attempts == 1
+
+
+def test_what_cannot_work_is_refused_with_the_name_of_the_step(sqlite_url: str) -> None:
+    from stepfast import Stepfast
+
+    fulfil = Stepfast(sqlite_url).dag("fulfil")
+    with pytest.raises(ConfigurationError, match="step 'echo' of dag 'fulfil': retries must be"):
+        fulfil.remote("echo", retries=-1)
+    with pytest.raises(ConfigurationError, match="step 'echo' of dag 'fulfil': compensate must be the name of a"):
+        fulfil.remote("echo", compensate=print)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="step 'echo' of dag 'fulfil': input must be a function"):
+        fulfil.remote("echo", input=5)  # type: ignore[arg-type]
+    with pytest.raises(UnknownOption, match="aftr"):
+        fulfil.remote("echo", aftr=["x"])  # type: ignore[call-arg]

@@ -1,8 +1,4 @@
-"""What goes wrong with engines that know no more than the contract, and does not here.
-
-Each test sets up the scene in which somebody else's engine would lose a step, settle it wrongly, or take what is not
-its own. Workers are played by hand, so that they can be as late, and as careless, as the contract allows.
-"""
+"""Engines and workers that know no more than the contract: late, careless or foreign rows lose no step."""
 
 from __future__ import annotations
 
@@ -12,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, Run
+from stepfast import Backoff, Context, Run, Settings, Stepfast
+from stepfast.remote import RemoteWorker, SqlTransport
+from tests.remote.tables import Tables
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually
 
@@ -166,3 +164,33 @@ async def test_a_step_whose_task_keeps_vanishing_fails_in_the_end(
     assert "it was sent out 3 times, because its task vanished from the transport" in error.message
     told = [record for record in caplog.records if "has vanished" in record.getMessage()]
     assert {(getattr(each, "run_id", None), getattr(each, "step", None)) for each in told} == {(run.id, "echo")}
+
+
+# -- what others write into the transport's tables
+
+
+async def test_rows_of_others_do_not_keep_our_steps_from_being_settled(postgres_url: str) -> None:
+    """Another engine on the same tables names its runs as it likes. What lies there for longer than a lease is looked
+    at, whosesoever it is."""
+    settings = Settings(sweep_interval=0.1, poll_interval=0.05, lease=0.3)
+    app = Stepfast(postgres_url, settings=settings, transport=SqlTransport(settings=settings))
+    worker = RemoteWorker(postgres_url, "echo", poll_interval=0.02)
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> Any:
+        return input
+
+    @app.workflow
+    async def shop(ctx: Context, order: int) -> Any:
+        return await ctx.remote("echo", order)
+
+    async with SqlTransport(postgres_url):
+        tables = await Tables(postgres_url).open()
+    await tables.put_task(strange := "z" * 36 + ":0", group="another")
+    await tables.put_result(strange, "completed", output="1")
+    async with app, app.worker(), worker:
+        assert await (await app.start(shop, 1)).result(timeout=20) == 1
+        assert await (await app.start(shop, 2)).result(timeout=20) == 2
+    assert await tables.tasks() == [strange]
+    assert list(await tables.results()) == [strange]
+    await tables.close()

@@ -1,4 +1,4 @@
-"""What must not be seen is not sent: neither in a page, nor as JSON, nor when a payload is opened, nor in an error."""
+"""What must not be seen is not sent: in no page, JSON, payload or error, and in no error of another run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from stepfast import Context, NonRetryableError, Settings, Stepfast
+from stepfast import Backoff, Context, NonRetryableError, Settings, Stepfast
 from stepfast.console import console, json_numbers
 from stepfast.console.redaction import HIDDEN, Redactor, rule_of
 from tests.console.conftest import JSON, TOKEN, browse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 SECRET, DIGITS = 'se"cret-zwq-xy', 378282246310005
 CARD = {"owner": "Ada", "card": {"number": SECRET, "digits": DIGITS}}
@@ -198,3 +199,112 @@ async def test_nothing_is_hidden_in_the_event_loop(scene: Scene) -> None:
                 assert (await client.get(address, headers=headers)).status_code == 200
     assert {"input", "output", "arguments", "values"} <= threads.keys()
     assert not any(threading.get_ident() in found for found in threads.values())
+
+
+# -- errors of one run that quote what only another holds
+
+
+CARD_NUMBER = "se-cret-zwq-xy"
+
+
+def fetched() -> Any:
+    return {"card": {"number": CARD_NUMBER}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def quoting() -> AsyncIterator[Stepfast]:
+    made = Stepfast("sqlite://", settings=Settings(inline_wait=0))
+
+    @made.workflow(max_attempts=1)
+    async def child(ctx: Context, number: int) -> None:
+        found = await ctx.step(fetched)
+        raise NonRetryableError(f"no money on {found['card']['number']}")
+
+    @made.workflow(max_attempts=1)
+    async def parent(ctx: Context, number: int) -> None:
+        await (await ctx.start(child, number)).result()
+
+    @made.workflow(max_attempts=1)
+    async def setter(ctx: Context, number: int) -> None:
+        await ctx.set("card", {"number": CARD_NUMBER})
+        await ctx.step("refuse", refuse)
+
+    def refuse() -> None:
+        raise NonRetryableError(f"no money on {CARD_NUMBER}")
+
+    @made.workflow(max_attempts=1)
+    async def named(ctx: Context, given: Any) -> None:
+        raise NonRetryableError(f"no money on {next(iter(given['card']))}")
+
+    dag = made.dag("graph")
+
+    @dag.step(retries=5, backoff=Backoff(base=3600, max=3600))
+    async def once_more(ctx: Any) -> None:
+        found = await ctx.step("fetched", fetched)
+        raise ValueError(f"no money on {found['card']['number']}")
+
+    @dag.step
+    async def gives(ctx: Any) -> Any:
+        return fetched()
+
+    @dag.step(after=["gives"])
+    async def takes(ctx: Any) -> None:
+        raise NonRetryableError(f"no money on {ctx.outputs['gives']['card']['number']}")
+
+    async with made:
+        for workflow, given in (("parent", 1), ("setter", 1), ("named", {"card": {CARD_NUMBER: 1}}), ("graph", None)):
+            await made.start(workflow, given)
+        await made.drain()
+        await made.put_schedule("nightly", "named", every=3600, input={"card": {"number": CARD_NUMBER}})
+        yield made
+
+
+async def addresses_elsewhere(quoting: Stepfast) -> list[str]:
+    """All that shows something of these runs, and of the runs that are their steps."""
+    ids = [run.id for run in await quoting.runs()]
+    ids += [step.child for run in list(ids) for step in await quoting.get(run).steps() if step.child]
+    found = ["/runs", "/failures", "/schedules", "/schedules/confirm/trigger?schedule=nightly"]
+    for run in dict.fromkeys(ids):
+        found += [f"/runs/{run}", f"/runs/{run}/confirm/retry"]
+        found += [f"/runs/{run}/payload?what=error{more}" for more in ("", "&position=0", "&position=1", "&position=2")]
+    return found
+
+
+@pytest.mark.parametrize("redact", [["card"], lambda path, value: "-" if "card" in path else value])
+async def test_errors_that_quote_what_is_not_at_hand(quoting: Stepfast, redact: Any) -> None:
+    sent = {}
+    async with browse(console(quoting, token=TOKEN, redact=redact)) as client:
+        for address in await addresses_elsewhere(quoting):
+            for headers in ({}, JSON):
+                sent[address] = (await client.get(address, headers=headers)).text
+                assert CARD_NUMBER not in sent[address], address
+    assert any(f"no money on {HIDDEN}" in text for text in sent.values())  # where all is at hand, it is struck out
+
+
+async def test_a_star_stands_for_a_name_with_dots_in_it() -> None:
+    given = {"card": {"a.b": CARD_NUMBER, "c\0d": CARD_NUMBER, "e": {"f": CARD_NUMBER}}, "other": {"number": "seen"}}
+    shown = Redactor(rule_of(["card.*"])).value(given, "input")
+    assert shown == {"card": {"a.b": HIDDEN, "c\0d": HIDDEN, "e": HIDDEN}, "other": {"number": "seen"}}
+    assert Redactor(rule_of(["a.b"])).value({"a.b": 1, "a": {"b": 2, "c": 3}}, "input") == {
+        "a.b": HIDDEN, "a": {"b": HIDDEN, "c": 3},
+    }  # fmt: skip
+
+
+async def test_a_function_is_given_paths_with_dots() -> None:
+    paths: list[str] = []
+
+    def rule(path: str, value: Any) -> Any:
+        paths.append(path)
+        return value
+
+    Redactor(rule_of(rule)).value({"a": [{"b": 1}]}, "input")
+    assert paths == ["input", "input.a", "input.a", "input.a.b"]
+
+
+async def test_what_is_nested_deeply_is_veiled_too() -> None:
+    deep: Any = CARD_NUMBER
+    for _ in range(900):
+        deep = [deep]
+    redactor = Redactor(rule_of(["card"]))
+    assert CARD_NUMBER not in str(redactor.value({"card": deep, "other": deep}, "input"))
+    assert redactor.text(f"it is {CARD_NUMBER}") == f"it is {HIDDEN}"

@@ -1,8 +1,11 @@
-"""Every SQL example in the documents is one the database takes, on tables that hold something."""
+"""Every Python and SQL example in the documents runs; Python prints what the page says."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import fnmatch
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any, TypedDict
@@ -12,12 +15,72 @@ import pytest
 
 from stepfast import Context, NonRetryableError, Settings, Stepfast
 from stepfast.store.sql import split_script, split_statements
-from tests.docs.pages import Block, all_blocks
+from tests.docs.pages import ROOT, Block, Program, all_blocks, file_blocks, programs
+from tests.support import nursery
 
 pytestmark = pytest.mark.empty
 
-SQLITE = [block for block in all_blocks("sql") if block.direction == "sqlite"]
-POSTGRES = [block for block in all_blocks("sql") if block.direction != "sqlite"]
+
+RUNNER = Path(__file__).with_name("run_block.py")
+POSTGRES = "postgresql://localhost/shop"
+"""How the documents spell the reader's own database; the test puts its own in."""
+MOST_FRAGMENTS = 3
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Without settings of the developer's own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPFAST_", "PYTEST_"))}
+    return {**kept, "PYTHONWARNINGS": "error", "HOME": str(home)}
+
+
+@pytest.mark.parametrize("program", programs(), ids=lambda program: program.where)
+def test_the_example_runs(program: Program, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    source, files = program.source, dict(program.files)
+    if any(POSTGRES in text for text in (source, *files.values())):
+        url = request.getfixturevalue("postgres_url")
+        source = source.replace(POSTGRES, url)
+        files = {name: text.replace(POSTGRES, url) for name, text in files.items()}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    script = tmp_path / "example.py"
+    script.write_text(source)
+    tests = [name for name in files if name.startswith("test_")]
+    pytest_options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+    pytest_options += ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:xdist.looponfail"]
+    command = ["-m", "pytest", *pytest_options, *tests] if program.is_test else [RUNNER, script]
+    done = nursery.run(command, folder=tmp_path, environment=environment(tmp_path), timeout=60)
+    assert done.returncode == 0, f"{program.where}\n{done.stdout}\n{done.stderr}"
+    printed = done.stdout.splitlines()
+    for line in program.output:
+        pattern = line.replace("[", "[[]").replace("…", "*")
+        assert any(fnmatch.fnmatchcase(given, pattern) for given in printed), (
+            f"{program.where} does not print {line!r} but:\n{done.stdout}"
+        )
+
+
+@pytest.mark.parametrize("block", all_blocks("python"), ids=lambda block: block.where)
+def test_the_block_compiles_and_its_direction_is_known(block: Block) -> None:
+    compile(block.text, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    known = block.direction in ("", "continues") or block.direction.startswith(("file ", "fragment, because "))
+    assert known, f"{block.where}: unknown direction {block.direction!r}"
+
+
+def test_fragments_are_rare() -> None:
+    fragments = [block.where for block in all_blocks("python") if block.direction.startswith("fragment")]
+    assert len(fragments) <= MOST_FRAGMENTS, f"write them so that they run: {fragments}"
+
+
+def test_files_with_a_test_of_their_own_are_run_by_it() -> None:
+    for name, (block, test) in file_blocks().items():
+        text = (ROOT / "tests" / "docs" / test).read_text()
+        assert name in text, f"{block.where}: {test} does not run {name}"
+
+
+# -- SQL, on tables that hold something
+
+
+ON_SQLITE = [block for block in all_blocks("sql") if block.direction == "sqlite"]
+ON_POSTGRES = [block for block in all_blocks("sql") if block.direction != "sqlite"]
 
 
 class Order(TypedDict):
@@ -46,12 +109,12 @@ async def populate(url: str) -> None:
 
 
 def test_there_are_examples_for_both() -> None:
-    assert SQLITE
-    assert POSTGRES
-    assert {block.direction for block in POSTGRES} == {""}
+    assert ON_SQLITE
+    assert ON_POSTGRES
+    assert {block.direction for block in ON_POSTGRES} == {""}
 
 
-@pytest.mark.parametrize("block", POSTGRES, ids=lambda block: block.where)
+@pytest.mark.parametrize("block", ON_POSTGRES, ids=lambda block: block.where)
 async def test_postgres_takes_it(block: Block, postgres_url: str) -> None:
     await populate(postgres_url)
     connection = await asyncpg.connect(postgres_url)
@@ -62,7 +125,7 @@ async def test_postgres_takes_it(block: Block, postgres_url: str) -> None:
         await connection.close()
 
 
-@pytest.mark.parametrize("block", SQLITE, ids=lambda block: block.where)
+@pytest.mark.parametrize("block", ON_SQLITE, ids=lambda block: block.where)
 async def test_sqlite_takes_it(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "stepfast.db"
     await populate(f"sqlite:///{path}")
@@ -76,7 +139,7 @@ async def test_sqlite_takes_it(block: Block, tmp_path: Path) -> None:
 
 async def test_sqlite_starts_signals_cancels_and_resumes_by_the_documented_statements(sqlite_url: str) -> None:
     """What the functions do on Postgres."""
-    [block] = [block for block in SQLITE if "kind <> 'dag'" in block.text]
+    [block] = [block for block in ON_SQLITE if "kind <> 'dag'" in block.text]
     start, signal, cancel = split_script(block.text)
     app = Stepfast(sqlite_url, settings=Settings(inline_wait=0))
 

@@ -1,25 +1,34 @@
-"""Queues, workers, schedules, failures, the system and the audit; and that whatever is done leaves a line."""
+"""Actions: their pages, the line each leaves in the audit, bulk jobs, and actions that are given up."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
+import asyncpg
 import httpx
 import pytest
 
-from stepfast import Context, Rate, Stepfast
+from stepfast import Context, Rate, Settings, Stepfast, bulk
 from stepfast.console import console
-from stepfast.console.app import ROUTES
+from stepfast.console.app import ROUTES, Console
+from stepfast.model.bulk_actions import CANCEL
+from stepfast.monitoring import audit
 from stepfast.monitoring.changes import seen_anew
-from tests.console.conftest import JSON, OWN, browse, shop
+from stepfast.store import queries
+from stepfast.store.lock_timeout import RowsHeld, brief
+from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
 
 pytestmark = pytest.mark.enough_on("sqlite")
+
+
 CONFIRMS = [f"/queues/confirm/{action}?queue=order" for action in ("pause", "resume", "limits")]
 
 
@@ -305,3 +314,293 @@ async def test_who_may_only_look_is_offered_nothing(url: str) -> None:
                 assert "You may look, but not act" in page.text, address
                 assert '<form class="confirm"' not in page.text, address
         assert await (await app.store()).audit() == []
+
+
+# -- bulk jobs that are interrupted, sent twice, or overtaken by new runs
+
+
+class Halfway:
+    """Holds a job after its first batch of two."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.come = asyncio.Event()
+        self.go_on = asyncio.Event()
+        whole = bulk.Bulk._batch
+
+        async def batch(bulk: bulk.Bulk, ids: Any) -> None:
+            await whole(bulk, ids)
+            self.come.set()
+            await self.go_on.wait()
+
+        monkeypatch.setattr(bulk, "_BATCH", 2)
+        monkeypatch.setattr(bulk, "_PATIENCE", 0.01)
+        monkeypatch.setattr(bulk.Bulk, "_batch", batch)
+
+
+@pytest.fixture
+async def halfway(monkeypatch: pytest.MonkeyPatch) -> Halfway:
+    return Halfway(monkeypatch)
+
+
+@pytest.fixture
+async def app(sqlite_url: str) -> AsyncIterator[Stepfast]:
+    async with shop(sqlite_url) as app:
+        await app.start_many("order", ["tea"] * 5)
+        yield app
+
+
+@pytest.fixture
+def served(app: Stepfast) -> Console:
+    return console(app, auth=lambda request: ("ada", "operate"))
+
+
+async def asked(served: Console, **form: str) -> str:
+    """Send a bulk cancel; the id of its job."""
+    async with browse(served, token=None) as client:
+        answer = await client.post("/bulk/cancel", data=form or {"workflow": "order"}, headers=OWN | JSON)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["job"])
+
+
+async def lines(app: Stepfast) -> list[tuple[str, str | None]]:
+    return [(line.outcome, line.said) for line in await (await app.store()).audit()]
+
+
+async def left(app: Stepfast) -> int:
+    return len(await app.runs(workflow="order", status="queued"))
+
+
+INTERRUPTED = ("interrupted", "2 runs cancelled; then the console was stopped. Ask again for the rest")
+
+
+async def test_a_job_of_a_mounted_console_ends_with_its_application(
+    app: Stepfast, served: Console, halfway: Halfway
+) -> None:
+    await asked(served)
+    await halfway.come.wait()
+    await app.close()
+    assert await lines(app) == [INTERRUPTED]
+    assert await left(app) == 3
+    async with browse(served, token=None) as client:
+        page = (await client.get("/audit")).text
+        assert 'href="/bulk/cancel?workflow=order">Ask again</a>' in page
+    halfway.go_on.set()
+    job = served._state.jobs.get(await asked(served))
+    assert job._task is not None
+    await job._task
+    assert (await lines(app))[0] == ("done", "3 runs cancelled")
+
+
+async def test_the_rest_of_a_group_of_failures_is_asked_for_by_a_link_to_that_group(
+    app: Stepfast, served: Console, halfway: Halfway
+) -> None:
+    await app.start_many("breaks", ["milk"] * 3)
+    await app.drain(queues=["breaks"])
+    async with browse(served, token=None) as client:
+        group = {"workflow": "breaks", "reason": "code", "error": "ValueError", "since": "2h"}
+        assert (await client.post("/failures/retry", data=group, headers=OWN)).status_code == 303
+        await halfway.come.wait()
+        await app.close()
+        page = (await client.get("/audit")).text
+        assert "2 runs retried; then the console was stopped" in page
+        link = "/failures/retry?workflow=breaks&amp;reason=code&amp;error=ValueError&amp;since=2h"
+        assert f'href="{link}">Ask again</a>' in page
+
+
+async def test_a_job_of_a_server_that_stops_says_how_far_it_came(
+    app: Stepfast, served: Console, halfway: Halfway
+) -> None:
+    await asked(served)
+    await halfway.come.wait()
+    told = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> Any:
+        return next(told)
+
+    async def send(_: Any) -> None: ...
+
+    await served({"type": "lifespan"}, receive, send)
+    assert await lines(app) == [INTERRUPTED]
+
+
+async def test_what_the_batch_in_hand_did_is_counted(
+    app: Stepfast, served: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = asyncio.Event()
+    store = await app.store()
+    whole = store.apply_bulk
+
+    async def apply_bulk(*arguments: Any) -> Any:
+        outcome = await whole(*arguments)
+        committed.set()
+        await asyncio.sleep(0.01)  # the answer takes its time
+        return outcome
+
+    monkeypatch.setattr(store, "apply_bulk", apply_bulk)
+    monkeypatch.setattr(bulk, "_BATCH", 2)
+    await asked(served)
+    await committed.wait()
+    await app.close()
+    assert await lines(app) == [INTERRUPTED]
+    assert await left(app) == 3
+
+
+async def test_the_line_of_a_job_whose_process_was_killed_does_not_stay_begun(
+    app: Stepfast, served: Console, halfway: Halfway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepfast.console.bulk_jobs._REPORT_INTERVAL", 0.01)
+    await asked(served)
+    await halfway.come.wait()
+    async with asyncio.timeout(20):
+        while (await lines(app)) != [("begun", "2 runs cancelled so far")]:
+            await asyncio.sleep(0.01)
+    monkeypatch.setattr(queries, "_SILENT", -1)  # as if nothing had been heard for a minute
+    assert await lines(app) == [("unknown", "2 runs cancelled so far; then nothing was heard of it any more")]
+    [line] = await (await app.store()).audit()
+    assert line.detail is None
+    halfway.go_on.set()
+
+
+async def test_a_job_ends_though_runs_that_fit_are_started_faster(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bulk.Bulk._batch
+
+    async def batch(bulk: bulk.Bulk, ids: Any) -> None:
+        await whole(bulk, ids)
+        await app.start_many("order", ["more tea"] * len(ids))
+
+    monkeypatch.setattr(bulk.Bulk, "_batch", batch)
+    monkeypatch.setattr(bulk, "_SLACK", 0)
+    job = bulk.Bulk(app, CANCEL)
+    async with asyncio.timeout(10):
+        await job.run(
+            [{"workflow": "order", "status": "queued"}, {"workflow": "order", "status": "paused"}], None, print
+        )
+    assert len(await app.runs(workflow="order", status="cancelled", limit=1000)) >= 5
+    assert await left(app) > 0
+
+
+async def test_a_second_click_joins_the_job_that_is_under_way(app: Stepfast, served: Console, halfway: Halfway) -> None:
+    first, second = await asyncio.gather(asked(served), asked(served))
+    other = await asked(served, tag="another")
+    assert first == second != other
+    halfway.go_on.set()
+    job = served._state.jobs.get(first)
+    assert job._task is not None
+    await job._task
+    outcomes = await lines(app)
+    assert ("done", "5 runs cancelled") in outcomes
+    assert ("done", "the same was under way already") in outcomes
+
+
+# -- actions that the database does not carry out in time
+
+
+def hurried(url: str, seconds: float = 0.6) -> Stepfast:
+    app = Stepfast(url, settings=Settings(inline_wait=0, act_timeout=seconds))
+    app.task(name="noop")(lambda given: None)
+    return app
+
+
+@asynccontextmanager
+async def held(url: str, statement: str, *arguments: Any) -> AsyncIterator[None]:
+    """Somebody's transaction that has taken a lock, and does not end."""
+    other = await asyncpg.connect(url)
+    try:
+        async with other.transaction():
+            await other.execute(statement, *arguments)
+            yield
+    finally:
+        await other.close()
+
+
+async def outcomes(client: Any) -> list[tuple[str, str]]:
+    lines = (await client.get("/audit", headers=JSON)).json()
+    return [(line["outcome"], line["said"] or "") for line in lines]
+
+
+ROW = "SELECT FROM stepfast.runs WHERE id = $1 FOR UPDATE"
+
+
+async def test_a_run_that_somebody_holds_is_left_alone(postgres_url: str) -> None:
+    async with hurried(postgres_url, 3) as app, browse(console(app, token=TOKEN)) as client:
+        run = await app.start("noop", 1)
+        async with held(postgres_url, ROW, run.id):
+            for action in ("cancel", "pause"):
+                answer = await client.post(f"/runs/{run.id}/{action}", headers=OWN)
+                assert answer.status_code == 503
+                assert (
+                    "nothing was done: another transaction held what this is about for more than 1.5 s" in answer.text
+                )
+        assert (await run.info()).status == "queued"
+        [(outcome, said), _] = await outcomes(client)
+        assert outcome == "refused" and said.startswith("nothing was done")
+        assert (await client.post(f"/runs/{run.id}/cancel", headers=OWN)).status_code == 303
+        assert (await run.info()).status == "cancelled"
+
+
+async def test_without_a_line_in_the_audit_nothing_is_done(postgres_url: str) -> None:
+    async with hurried(postgres_url) as app, browse(console(app, token=TOKEN)) as client:
+        run = await app.start("noop", 1)
+        async with held(postgres_url, "LOCK TABLE stepfast.audit IN ACCESS EXCLUSIVE MODE"):
+            answer = await client.post(f"/runs/{run.id}/cancel", headers=OWN | JSON)
+        assert answer.status_code == 503
+        assert answer.json()["error"].startswith("nothing was done: its line could not be written into the audit")
+        assert (await run.info()).status == "queued" and await outcomes(client) == []
+
+
+async def test_a_file_that_somebody_holds_is_left_alone(sqlite_url: str) -> None:
+    async with hurried(sqlite_url) as app, browse(console(app, token=TOKEN)) as client:
+        run = await app.start("noop", 1)
+        other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        answer = await client.post(f"/runs/{run.id}/cancel", headers=OWN)
+        other.execute("ROLLBACK")
+        other.close()
+        assert answer.status_code == 503 and "nothing was done" in answer.text
+        assert (await run.info()).status == "queued"
+
+
+async def test_what_may_have_been_done_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = audit._bounded
+    monkeypatch.setattr(audit, "_bounded", lambda act, _: bounded(act, 0.1))
+    async with hurried("sqlite://", 10) as app, browse(console(app, token=TOKEN)) as client:
+
+        async def never(name: str) -> None:
+            await asyncio.Event().wait()
+
+        setattr(app, "pause_queue", never)  # noqa: B010
+        answer = await client.post("/queues/pause", data={"queue": "mail"}, headers=OWN)
+        assert answer.status_code == 504 and "it may have been done, now or a little later" in answer.text
+        assert await outcomes(client) == [("failed", "given up; it may have been done")]
+
+
+async def test_a_bulk_job_does_not_wait_for_one_run(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "_HELD", 0.2)
+    async with hurried(postgres_url, 10) as app, browse(console(app, token=TOKEN)) as client:
+        runs = [await app.start("noop", n) for n in range(3)]
+        async with held(postgres_url, ROW, runs[1].id):
+            form = {"workflow": "noop", "status": "queued"}
+            begun = (await client.post("/bulk/cancel", data=form, headers=OWN | JSON)).json()
+            async with asyncio.timeout(20):
+                while not (shape := (await client.get(f"/bulk/jobs/{begun['job']}", headers=JSON)).json())["ended"]:
+                    await asyncio.sleep(0.02)
+        assert shape["cancelled"] == 2 and shape["error"] is None
+        [refused] = shape["refused"]
+        assert refused["id"] == runs[1].id and "another transaction holds" in refused["error"]
+
+
+async def test_only_the_task_that_said_so_is_hurried(postgres_url: str) -> None:
+    """One that an action happens to start may work for others, and for long."""
+    async with hurried(postgres_url) as app:
+        run = await app.start("noop", 1)
+        async with held(postgres_url, ROW, run.id):
+            with brief(0.1):
+                cancelling = asyncio.create_task(run.cancel())
+                with pytest.raises(RowsHeld):
+                    await run.cancel()
+            done, _ = await asyncio.wait([cancelling], timeout=0.3)
+            assert not done
+        await cancelling
+        assert (await run.info()).status == "cancelled"
