@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import Stepfast
+from stepfast import Settings, Stepfast
+from tests.support.dags import Saga
 from tests.support.engine import Calls
 from tests.support.warm import take_up_sessions
 
@@ -17,6 +18,19 @@ ON_SQLITE = pytest.mark.enough_on("sqlite")
 """For files about what the engine decides, and the store, whose suite tries it on every database."""
 ON_BOTH = pytest.mark.enough_on("postgres", "sqlite")
 """For tests in such files in which sessions, locks or wake-ups take part, or SQL of its own."""
+
+
+def with_settings(**settings: Any) -> pytest.MarkDecorator:
+    """Run a test with these settings."""
+    return pytest.mark.parametrize("app", [settings], ids=[""], indirect=True)
+
+
+RELEASED = with_settings(inline_wait=0)
+"""Every wait gives the slot back at once."""
+WAITS = pytest.mark.parametrize(
+    "app", [{"inline_wait": 0}, {"inline_wait": 2}], ids=["released", "in memory"], indirect=True
+)
+"""Both ways: released at once; and the usual one, where a short wait stays in memory."""
 
 COLD = ("roles", "foreign_connections", "held_keys", "sleeping")
 """Files in which sessions themselves are the subject: each test has new ones."""
@@ -38,9 +52,15 @@ async def make_app(url: str) -> AsyncIterator[MakeApp]:
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Stepfast:
-    """An application with the defaults."""
-    return make_app()
+def app(make_app: MakeApp, request: pytest.FixtureRequest) -> Stepfast:
+    """An application with the defaults, or with other settings by `WAITS`, `RELEASED` and `with_settings`."""
+    return make_app(settings=Settings(**request.param)) if hasattr(request, "param") else make_app()
+
+
+@pytest.fixture
+def saga() -> Saga:
+    """Records what steps that can be undone do."""
+    return Saga()
 
 
 @pytest.fixture

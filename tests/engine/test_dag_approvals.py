@@ -1,4 +1,4 @@
-"""Approvals: steps of a dag that wait for somebody's word."""
+"""Approvals: steps of a dag that wait for an answer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, InvalidState, RunFailed, Settings, Stepfast
+from stepfast import ConfigurationError, InvalidState, Settings, Stepfast
 from stepfast.engine.dag import Dag
+from stepfast.run import Run
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
-from tests.support.dags import how, make_step_due, row_of, steps_of
-from tests.support.engine import Calls, Gate, eventually, stopped_at_once
+from tests.support.dags import build, ended, how, make_step_due, no, passing, row_of, steps_of
+from tests.support.engine import Calls, Gate, drained, eventually, failure, stopped_at_once
 
 pytestmark = ON_SQLITE
 
@@ -21,7 +22,7 @@ Declare = Callable[..., Dag]
 
 @pytest.fixture
 def app(make_app: MakeApp, request: pytest.FixtureRequest) -> Stepfast:
-    """Gates let go of their slot at once, unless a test has them wait in memory."""
+    """Gates give their slot back at once, unless a test has them wait in memory."""
     return make_app(settings=Settings(inline_wait=getattr(request, "param", 0.0)))
 
 
@@ -34,32 +35,37 @@ def log() -> list[Any]:
     return []
 
 
+def charge_and_ship(dag: Dag, log: list[Any]) -> None:
+    """The steps before the gate and after it."""
+    dag.declare(lambda ctx: log.append("charge"), name="charge", compensate=lambda ctx: log.append("refund"))
+
+    @dag.step(after=["manager_ok"])
+    async def ship(ctx: Any) -> Any:
+        log.append("ship")
+        return ctx.outputs.get("manager_ok", "no answer")
+
+
 @pytest.fixture
 def declare(app: Stepfast, log: list[Any]) -> Declare:
     """charge → manager_ok → ship."""
 
     def make(**options: Any) -> Dag:
         dag = app.dag("order")
-
-        @dag.step(compensate=lambda ctx: log.append("refund"))
-        async def charge(ctx: Any) -> None:
-            log.append("charge")
-
-        dag.approval("manager_ok", after=[charge], **options)
-
-        @dag.step(after=["manager_ok"])
-        async def ship(ctx: Any) -> Any:
-            log.append("ship")
-            return ctx.outputs.get("manager_ok", "nobody said")
-
+        charge_and_ship(dag, log)
+        dag.approval("manager_ok", after=["charge"], **options)
         return dag
 
     return make
 
 
+async def waits(app: Stepfast, run: Run[Any], name: str) -> None:
+    """Wait until a step has recorded its wait."""
+    step = app.get(await row_of(run, name))
+    await eventually(step.steps)
+
+
 async def test_a_gate_holds_what_comes_after_it(app: Stepfast, declare: Declare, log: list[Any]) -> None:
-    run = await app.start(declare())
-    await app.drain()
+    run = await drained(app, declare())
     info = (await steps_of(run))["manager_ok"]
     assert (info.status, info.detail) == ("waiting", "signal:manager_ok")
     assert log == ["charge"]
@@ -69,8 +75,7 @@ async def test_a_gate_holds_what_comes_after_it(app: Stepfast, declare: Declare,
 @pytest.mark.parametrize("value", [True, "yes", {"by": "eve"}, 0, None, ""])
 @ON_BOTH
 async def test_a_signal_opens_it_and_its_value_is_the_output(app: Stepfast, declare: Declare, value: Any) -> None:
-    run = await app.start(declare())
-    await app.drain()
+    run = await drained(app, declare())
     await run.signal("manager_ok", value)
     await app.drain()
     result = await run.result()
@@ -79,23 +84,21 @@ async def test_a_signal_opens_it_and_its_value_is_the_output(app: Stepfast, decl
 
 
 async def test_false_fails_the_step_and_so_undoes_the_run(app: Stepfast, declare: Declare, log: list[Any]) -> None:
-    run = await app.start(declare())
-    await app.drain()
+    run = await drained(app, declare())
     await run.signal("manager_ok", False)
     await app.drain()
     assert log == ["charge", "refund"]
     assert await run.status() == "compensated"
     assert await how(run) == {"charge": "completed", "manager_ok": "failed", "ship": "skipped"}
-    with pytest.raises(RunFailed, match="'manager_ok' was not approved"):
-        await run.result()
+    await failure(run, "'manager_ok' was not approved")
 
 
 @in_memory_or_not
 @ON_BOTH
-async def test_a_worker_that_is_at_it_hears_at_once(app: Stepfast, declare: Declare) -> None:
+async def test_a_worker_that_waits_is_notified_at_once(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare(timeout=1800))
     async with app.worker():
-        await eventually(lambda: is_at_it(app, run, "manager_ok"))
+        await waits(app, run, "manager_ok")
         await run.signal("manager_ok", "go")
         assert (await run.result())["ship"] == "go"
 
@@ -110,15 +113,10 @@ async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Stepfast, d
 
 
 @in_memory_or_not
-async def test_a_signal_sent_while_the_step_before_is_at_work_is_kept(app: Stepfast) -> None:
+async def test_a_signal_sent_during_the_step_before_is_kept(app: Stepfast) -> None:
     gate = Gate()
-    dag = app.dag("dag")
-
-    @dag.step
-    async def before(ctx: Any) -> None:
-        await gate.passing()
-
-    dag.approval("ok", after=[before])
+    dag = build(app, {"before": passing(gate)})
+    dag.approval("ok", after=["before"])
     run = await app.start(dag)
     async with app.worker():
         await gate.reached()
@@ -139,13 +137,8 @@ async def test_several_gates_are_opened_in_any_order(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.approval("legal")
     dag.approval("finance")
-
-    @dag.step(after=["legal", "finance"])
-    async def sign(ctx: Any) -> Any:
-        return [ctx.outputs["legal"], ctx.outputs["finance"]]
-
-    run = await app.start(dag)
-    await app.drain()
+    dag.declare(lambda ctx: [ctx.outputs["legal"], ctx.outputs["finance"]], name="sign", after=["legal", "finance"])
+    run = await drained(app, dag)
     await run.signal("finance", 2)
     await app.drain()
     assert await how(run) == {"legal": "waiting", "finance": "completed", "sign": "waiting"}
@@ -160,13 +153,11 @@ async def test_k_of_n_approvals_are_enough(app: Stepfast) -> None:
     for name in voters:
         dag.approval(name, timeout=3600, on_timeout="skip")
     dag.declare(lambda ctx: sorted(ctx.outputs), name="act", after=voters, at_least=2)
-    run = await app.start(dag)
-    await app.drain()
-    await run.signal("cyd", True)
-    await app.drain()
-    assert (await how(run))["act"] == "waiting"
-    await run.signal("ann", True)
-    await app.drain()
+    run = await drained(app, dag)
+    for voter in ("cyd", "ann"):
+        assert (await how(run))["act"] == "waiting"
+        await run.signal(voter, True)
+        await app.drain()
     assert (await how(run)) == {"ann": "completed", "bob": "waiting", "cyd": "completed", "act": "completed"}
     await make_step_due(app, run, "bob")
     await app.drain()
@@ -176,46 +167,46 @@ async def test_k_of_n_approvals_are_enough(app: Stepfast) -> None:
 # -- too late ----------------------------------------------------------------------------------------------------------
 
 
-@ON_BOTH
-async def test_a_gate_that_nobody_opens_in_time_fails(app: Stepfast, declare: Declare, log: list[Any]) -> None:
-    run = await app.start(declare(timeout=timedelta(days=2)))
+async def timed_out(app: Stepfast, dag: Dag) -> Run[Any]:
+    """A run whose gate was not opened in time."""
+    run = await drained(app, dag)
+    await make_step_due(app, run, "manager_ok")
     await app.drain()
+    return run
+
+
+@ON_BOTH
+async def test_a_gate_that_is_not_opened_in_time_fails(app: Stepfast, declare: Declare, log: list[Any]) -> None:
+    run = await drained(app, declare(timeout=timedelta(days=2)))
     info = await app.get(await row_of(run, "manager_ok")).info()
     assert info.due_at is not None
     assert timedelta(days=1, hours=23) < info.due_at - info.read_at <= timedelta(days=2)
     await make_step_due(app, run, "manager_ok")
     await app.drain()
     assert log == ["charge", "refund"]
-    with pytest.raises(RunFailed, match="manager_ok") as failed:
-        await run.result()
-    assert "SignalTimeout" in failed.value.message
+    assert "SignalTimeout" in (await failure(run, "manager_ok")).message
 
 
-async def test_a_gate_can_be_skipped_when_nobody_opens_it(app: Stepfast, declare: Declare, log: list[Any]) -> None:
-    """And so is what hangs only on it."""
-    run = await app.start(declare(timeout=3600, on_timeout="skip"))
-    await app.drain()
-    await make_step_due(app, run, "manager_ok")
-    await app.drain()
+async def test_a_gate_that_is_not_opened_in_time_can_be_skipped(
+    app: Stepfast, declare: Declare, log: list[Any]
+) -> None:
+    """With what depends only on it."""
+    run = await timed_out(app, declare(timeout=3600, on_timeout="skip"))
     assert await run.result() == {"charge": None}
     assert await how(run) == {"charge": "completed", "manager_ok": "skipped", "ship": "skipped"}
     assert log == ["charge"]
 
 
 async def test_a_gate_can_open_by_itself(app: Stepfast, declare: Declare) -> None:
-    run = await app.start(declare(timeout=3600, on_timeout="approve"))
-    await app.drain()
-    await make_step_due(app, run, "manager_ok")
-    await app.drain()
+    run = await timed_out(app, declare(timeout=3600, on_timeout="approve"))
     assert await run.result() == {"charge": None, "manager_ok": True, "ship": True}
 
 
 @pytest.mark.parametrize("on_timeout", ["fail", "skip", "approve"])
-async def test_a_word_in_time_counts_whatever_is_said_of_late_ones(
+async def test_an_answer_in_time_counts_whatever_on_timeout_is(
     app: Stepfast, declare: Declare, on_timeout: str
 ) -> None:
-    run = await app.start(declare(timeout=3600, on_timeout=on_timeout))
-    await app.drain()
+    run = await drained(app, declare(timeout=3600, on_timeout=on_timeout))
     await run.signal("manager_ok", "in time")
     await app.drain()
     assert (await run.result())["ship"] == "in time"
@@ -229,23 +220,17 @@ async def test_a_short_timeout_is_kept_in_memory_too(app: Stepfast, declare: Dec
 
 
 async def test_the_timeout_counts_from_when_the_gate_is_reached(app: Stepfast) -> None:
-    """Not from the start of the run, and a new worker does not begin anew."""
+    """Not from the start of the run."""
     gate = Gate()
-    dag = app.dag("dag")
-
-    @dag.step
-    async def before(ctx: Any) -> None:
-        await gate.passing()
-
-    dag.approval("ok", after=[before], timeout=3600)
+    dag = build(app, {"before": passing(gate)})
+    dag.approval("ok", after=["before"], timeout=3600)
     run = await app.start(dag)
     async with stopped_at_once(app):
         await gate.reached()
     assert (await app.get(await row_of(run, "ok")).info()).due_at is None
     gate.open()
     await app.drain()
-    due = (await app.get(await row_of(run, "ok")).info()).due_at
-    assert due is not None
+    assert (await app.get(await row_of(run, "ok")).info()).due_at is not None
     await run.signal("ok", True)
     await app.drain()
     assert await run.status() == "completed"
@@ -254,22 +239,22 @@ async def test_the_timeout_counts_from_when_the_gate_is_reached(app: Stepfast) -
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_signal_to_no_step_of_the_run_is_refused(app: Stepfast, declare: Declare) -> None:
+async def test_a_signal_to_no_unfinished_step_of_the_run_is_refused(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare())
     with pytest.raises(InvalidState, match="has no unfinished step 'manager'"):
         await run.signal("manager", True)
+    await run.signal("manager_ok", True)
+    await app.drain()
+    with pytest.raises(InvalidState):
+        await run.signal("manager_ok", False)
 
 
 @in_memory_or_not
-async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Stepfast, declare: Declare) -> None:
+async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Stepfast) -> None:
     gate = Gate()
     dag = app.dag("dag")
     dag.approval("ok")
-
-    @dag.step(after=["ok"])
-    async def after(ctx: Any) -> None:
-        await gate.passing()
-
+    dag.declare(passing(gate), name="after", after=["ok"])
     run = await app.start(dag)
     await run.signal("ok", True)
     async with app.worker():
@@ -278,14 +263,6 @@ async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Stepfast, decl
             await run.signal("ok", False)
         gate.open()
         await run.result()
-
-
-async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Stepfast, declare: Declare) -> None:
-    run = await app.start(declare())
-    await run.signal("manager_ok", True)
-    await app.drain()
-    with pytest.raises(InvalidState):
-        await run.signal("manager_ok", False)
 
 
 async def test_what_happens_when_it_is_late_must_be_one_of_three(app: Stepfast) -> None:
@@ -302,21 +279,11 @@ async def test_a_gate_that_waits_ends_when_the_run_is_cancelled(
 ) -> None:
     run = await app.start(declare(timeout=1800))
     async with app.worker():
-        await eventually(lambda: is_at_it(app, run, "manager_ok"))
+        await waits(app, run, "manager_ok")
         await run.cancel()
-        await eventually(lambda: is_over(run))
-    assert await run.status() == "compensated"
+        assert await ended(run) == "compensated"
     assert log == ["charge", "refund"]
     assert (await how(run))["manager_ok"] == "cancelled"
-
-
-async def is_at_it(app: Stepfast, run: Any, name: str) -> bool:
-    """It has noted until when it waits."""
-    return bool(await app.get(await row_of(run, name)).steps())
-
-
-async def is_over(run: Any) -> bool:
-    return await run.status() in ("compensated", "failed", "cancelled")
 
 
 @in_memory_or_not
@@ -325,29 +292,23 @@ async def test_a_gate_that_waits_ends_when_another_step_fails(app: Stepfast, cal
     dag = app.dag("dag")
     dag.approval("ok", timeout=1800)
 
-    @dag.step(retries=0)
+    @dag.step
     async def broken(ctx: Any) -> None:
         await gate.passing()
-        raise ValueError("no")
+        await no(ctx)
 
     dag.declare(lambda ctx: calls.hit("after"), name="after", after=["ok"])
     run = await app.start(dag)
     async with app.worker():
         await gate.reached()
-        await eventually(lambda: is_at_it(app, run, "ok"))
+        await waits(app, run, "ok")
         gate.open()
-        await eventually(lambda: is_over(run))
+        await ended(run)
     assert (await how(run))["ok"] == "cancelled"
     assert calls == {}
 
 
 # -- when the code changes ---------------------------------------------------------------------------------------------
-
-
-def charge_and_ship(dag: Dag, log: list[Any]) -> None:
-    """What is before the gate and behind it."""
-    dag.declare(lambda ctx: log.append("charge"), name="charge")
-    dag.declare(lambda ctx: log.append("ship"), name="ship", after=["manager_ok"])
 
 
 async def test_a_gate_waits_for_as_long_as_the_graph_of_its_run_says(
@@ -368,7 +329,7 @@ async def test_a_gate_waits_for_as_long_as_the_graph_of_its_run_says(
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain function", "coroutine"])
-async def test_a_gate_asks_though_the_code_has_a_step_of_its_name_now(
+async def test_a_gate_waits_though_the_code_has_a_step_of_its_name_now(
     make_app: MakeApp, app: Stepfast, declare: Declare, log: list[Any], plain: bool
 ) -> None:
     run = await app.start(declare())
@@ -377,7 +338,7 @@ async def test_a_gate_asks_though_the_code_has_a_step_of_its_name_now(
     charge_and_ship(dag, log)
 
     def automatic(ctx: Any) -> int:
-        log.append("not asked")
+        log.append("no answer awaited")
         return 1
 
     async def automatic_too(ctx: Any) -> int:
@@ -395,7 +356,7 @@ async def test_a_gate_asks_though_the_code_has_a_step_of_its_name_now(
 async def test_a_step_for_which_the_code_has_a_gate_now_is_left_to_code_that_has_its_function(
     make_app: MakeApp, app: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is asked what the graph of the run does not ask, and nothing fails because of it."""
+    """There is no wait that the graph of the run does not have, and nothing fails because of it."""
     old = app.dag("order")
     old.declare(lambda ctx: "checked", name="check", retries=0)
     run = await app.start(old)
@@ -413,15 +374,11 @@ async def test_a_step_for_which_the_code_has_a_gate_now_is_left_to_code_that_has
 async def test_what_a_step_did_before_the_code_had_a_gate_instead_counts_as_not_undone(
     make_app: MakeApp, app: Stepfast
 ) -> None:
-    old = app.dag("order")
-
-    @old.step
     async def check(ctx: Any) -> None:
         await ctx.options(compensate=lambda _: None).step("hold", lambda: None)
         await ctx.sleep(3600)
 
-    run = await app.start(old)
-    await app.drain()
+    run = await drained(app, build(app, {"check": check}, "order"))
     await run.cancel()
     other = make_app(settings=Settings(inline_wait=0.0))
     other.dag("order").approval("check")

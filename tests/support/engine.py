@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from stepfast import Stepfast
+import pytest
+
+from stepfast import Run, RunFailed, Stepfast
 from tests.store.scene import Rows
 
 PATIENCE = 20.0
@@ -128,3 +130,31 @@ async def interrupt(app: Stepfast, gate: Gate) -> None:
     """Let a worker execute until the gate is reached, then take it away: the run goes back with what it recorded."""
     async with stopped_at_once(app):
         await gate.reached()
+
+
+async def drained(app: Stepfast, workflow: Any, *args: Any, **options: Any) -> Run[Any]:
+    """Start a run, and execute until nothing is ready."""
+    run: Run[Any] = await app.start(workflow, *args, **options)
+    await app.drain()
+    return run
+
+
+async def outcome(app: Stepfast, workflow: Any, *args: Any, **options: Any) -> Any:
+    """The result of a run that ends without waiting for long."""
+    return await (await drained(app, workflow, *args, **options)).result(timeout=PATIENCE)
+
+
+async def replayed(app: Stepfast, gate: Gate, workflow: Any, *args: Any, **options: Any) -> Run[Any]:
+    """Start a run, take its worker away at the gate, and let another one replay it."""
+    run: Run[Any] = await app.start(workflow, *args, **options)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    return run
+
+
+async def failure(run: Run[Any], match: str | None = None) -> RunFailed:
+    """The error with which a run failed."""
+    with pytest.raises(RunFailed, match=match) as failed:
+        await run.result(timeout=PATIENCE)
+    return failed.value
