@@ -365,7 +365,7 @@ async def test_a_migration_grants_what_it_adds(people: People) -> None:
         ours = store._schema
         schema = f'"{people.namespace}"'
         known = [*ours._known, Migration(9999, "more", f"CREATE TABLE {schema}.more (a integer);\n", 1)]
-        roles = Roles("stepfast.store.postgres", people.namespace, schema, known)
+        roles = Roles(people.namespace, schema, known)
         assert await Schema(schema, known, ours._sql, roles).migrate(people.owner) == ["9999_more"]
     for role in ("worker", "reader"):
         async with people.connection(role) as connection:

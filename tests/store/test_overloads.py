@@ -12,6 +12,7 @@ import pytest
 
 import stepfast
 from stepfast import Context, Stepfast
+from stepfast.store.dialects import POSTGRES
 from stepfast.store.flows.base import standing_columns
 from stepfast.store.postgres import PostgresStore
 from stepfast.store.postgres.connections import SEARCH_PATH, Connector, know_arrays, qualify
@@ -31,7 +32,7 @@ THEIRS = '"$user", public'
 def texts() -> dict[str, str]:
     """Every statement as it is written, and every migration."""
     words = {"schema": '"stepfast"', "now": "clock_timestamp()", "standing": standing_columns()}
-    found = load_all(PACKAGE, words)
+    found = load_all(POSTGRES, words)
     return found | {name: text for _, name, text in load_migrations(PACKAGE)}
 
 

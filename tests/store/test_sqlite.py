@@ -17,6 +17,7 @@ import pytest
 from stepfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
+from stepfast.store.dialects import SQLITE
 from stepfast.store.sql import load_all
 from stepfast.store.sqlite import SqliteStore
 from stepfast.store.sqlite.dialect import older
@@ -467,7 +468,7 @@ async def test_a_claim_costs_the_same_with_thousands_of_unknown_runs_in_line(sce
 
 async def test_a_payload_is_measured_in_bytes_by_every_release_of_sqlite(store: SqliteStore) -> None:
     """Those before 3.43 have no function for it, and none of the statements may ask for one."""
-    statements = load_all("stepfast.store.sqlite", {"size": "octet_length"})
+    statements = load_all(SQLITE, {})
     assert sum("octet_length" in text for text in statements.values()) > 10
     assert not [name for name, text in statements.items() if "octet_length" in older(text)]
     [row] = await writer_of(store).do(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from ..model.status import TERMINAL
 from ..model.stored import MOST_COUNTED
+from .dialects import Dialect, Rendered, Source, arguments
 
 FILES = (
     "runs.sql", "graphs.sql", "claiming.sql", "recording.sql", "standings.sql", "mail.sql", "workers.sql",
@@ -36,24 +38,34 @@ _SAID_ONCE = {
     "next_claim": f"CASE WHEN r.claim BETWEEN 0 AND {MOST_COUNTED - 1} THEN r.claim + 1 ELSE 1 END",
 }
 """Words of the model that statements of every database use."""
-Translation = Callable[[str], str]
-"""Makes a shared statement one of a database."""
-SHARED = resources.files(__package__ or "") / "shared"
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+FOLDER = resources.files(__package__ or "") / "sql"
+"""Statements of all databases; in folders below it, those of one."""
+_NAME = re.compile(r"^-- (name|override): (\w+)(?:\(((?:[^()]|\([^()]*\))*)\))?\n", re.MULTILINE)
+"""The first line of a statement; the names of its arguments may take several."""
 _ONLY = re.compile(r"^-- only in (\w+)\n(.*?)^-- end\n", re.MULTILINE | re.DOTALL)
 
 
 def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[str, str]:
-    """The statements of one file by their names."""
-    return {name: fill(body, words) for name, body in _bodies(resources.files(package) / filename)}
+    """The statements of one file by their names, as they are written."""
+    return {written.name: fill(written.source.body, words) for written in _bodies(resources.files(package) / filename)}
 
 
-def _bodies(file: Traversable) -> Iterator[tuple[str, str]]:
-    """The statements of a file, as they are written there; none, if there is no such file."""
+class _Written(NamedTuple):
+    """A statement in a file."""
+
+    name: str
+    source: Source
+    overrides: bool
+    """Whether it says so itself."""
+
+
+def _bodies(file: Traversable) -> Iterator[_Written]:
+    """The statements of a file; none, if there is no such file."""
     parts = _NAME.split(file.read_text(encoding="utf-8")) if file.is_file() else [""]
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+    for kind, name, given, body in zip(parts[1::4], parts[2::4], parts[3::4], parts[4::4], strict=True):
+        known = arguments(given.replace("--", "")) if given else ()
         for form, text in _forms(name, body):
-            yield form, text.strip().rstrip(";")
+            yield _Written(form, Source(known, text.strip().rstrip(";")), kind == "override")
 
 
 def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
@@ -63,35 +75,44 @@ def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
         yield other, _ONLY.sub(lambda found: found[2] if found[1] == other else "", body)  # noqa: B023
 
 
-def _as_it_is(sql: str) -> str:
-    """What Postgres makes of a shared statement."""
-    return sql
+def load_all(dialect: Dialect, words: dict[str, str]) -> dict[str, str]:
+    """The texts of the statements of a database."""
+    return {name: statement.text for name, statement in load_rendered(dialect, words).items()}
 
 
-def load_all(package: str, words: dict[str, str], translate: Translation = _as_it_is) -> dict[str, str]:
-    """The statements of a store: its own, and the shared ones in its dialect. Those that list runs are there
-    twice: from the newest run back, and under a name of their own from the oldest on. A second store with the same
-    words need not read them."""
-    return dict(_load_all(package, tuple(words.items()), translate))
+def load_rendered(dialect: Dialect, words: dict[str, str]) -> dict[str, Rendered]:
+    """The statements of a database. Those that list runs are there twice: from the newest run back, and under a name of
+    their own from the oldest on. A second store with the same words need not read them."""
+    return dict(_load(dialect, tuple(words.items())))
 
 
 @functools.lru_cache(maxsize=16)
-def _load_all(package: str, pairs: tuple[tuple[str, str], ...], translate: Translation) -> dict[str, str]:
+def _load(dialect: Dialect, pairs: tuple[tuple[str, str], ...]) -> dict[str, Rendered]:
     words = _SAID_ONCE | dict(pairs)
-    written = _written(package, translate)
-    statements = {name: fill(body, words | _NEWEST_FIRST) for name, body in written.items()}
-    turned = {name: fill(body, words | _OLDEST_FIRST) for name, body in written.items()}
-    return statements | {OLDEST + name: text for name, text in turned.items() if text != statements[name]}
+    statements = dict[str, Rendered]()
+    for name, (text, order) in _rendered(dialect).items():
+        newest, oldest = fill(text, words | _NEWEST_FIRST), fill(text, words | _OLDEST_FIRST)
+        statements[name] = Rendered(newest, order)
+        if newest != oldest:
+            statements[OLDEST + name] = Rendered(oldest, order)
+    return statements
 
 
 @functools.lru_cache(maxsize=8)
-def _written(package: str, translate: Translation) -> dict[str, str]:
-    """The statements of a store as they are written, with no words put in."""
-    own = {name: body for file in FILES for name, body in _bodies(resources.files(package) / file)}
-    shared = {name: translate(body) for file in FILES for name, body in _bodies(SHARED / file)}
-    if twice := own.keys() & shared.keys():
-        raise ValueError(f"shared by all databases, and in {package} as well: {', '.join(sorted(twice))}")
-    return own | shared
+def _rendered(dialect: Dialect) -> dict[str, Rendered]:
+    """The statements of a database, with no words put in."""
+    return {name: dialect.render(source) for name, source in sources(dialect).items()}
+
+
+def sources(dialect: Dialect) -> dict[str, Source]:
+    """What the statements of a database are rendered from: those of all, but for what it overrides, and its own."""
+    every = {written.name: written.source for file in FILES for written in _bodies(FOLDER / file)}
+    for written in (written for file in FILES for written in _bodies(FOLDER / dialect.name / file)):
+        if written.overrides != (written.name in every):
+            what = "overrides nothing" if written.overrides else "is there for all databases: say that it overrides it"
+            raise ValueError(f"{written.name} of {dialect.name} {what}")
+        every[written.name] = written.source
+    return every
 
 
 def load_migrations(package: str) -> Iterator[tuple[int, str, str]]:

@@ -64,7 +64,7 @@ to a run which another process started."""
 class Roles:
     """The script that makes the roles of one namespace."""
 
-    def __init__(self, package: str, namespace: str, schema: str, known: list[Migration]) -> None:
+    def __init__(self, namespace: str, schema: str, known: list[Migration]) -> None:
         functions = [name for name in made_by(known, "FUNCTION") if name.rpartition(".")[2] not in OPERATING]
         words = {
             "schema": schema,
@@ -74,7 +74,10 @@ class Roles:
             "functions": ", ".join(functions),
             **{role: f'"{namespace}_{role}"' for role in ("starter", "worker", "reader")},
         }
-        self._sql = {name: qualify(text) for name, text in load_statements(package, "roles.sql", words).items()}
+        self._sql = {
+            name: qualify(text)
+            for name, text in load_statements("stepfast.store", "sql/postgres/roles.sql", words).items()
+        }
         each = self._sql["policies_of_all"]
         policies = [
             fill(each, {"table": f"{schema}.{table}", "rule": fill(rule, words)}) for table, rule in _CHECKED.items()

@@ -36,6 +36,7 @@ from ...model.status import RUNNING
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
 from ..answers import NOTHING, Check, MissingRight, SchemaState, Transacted, TransportConnection, Wakeups
+from ..dialects import POSTGRES
 from ..flows import signals
 from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..migrations import migrations
@@ -246,7 +247,7 @@ class PostgresStore(Store):
         words |= {"listed": str(settings.list_payload_limit), "standing": standing_columns(_AS_TEXT)}
         words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
         words |= {"fresh": _FRESH, "went_on": _WENT_ON, "join": "JOIN", "wide": "", "/wide": ""}
-        self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}
+        self._sql = {name: qualify(text) for name, text in load_all(POSTGRES, words).items()}
         self._quoted = words["schema"]
         continuity = Continuity()
         self.breaks = continuity.breaks
@@ -257,7 +258,7 @@ class PostgresStore(Store):
         self._only_leaves = False
         """Whether our user may insert mail, but change no run."""
         known = [migration._replace(text=qualify(migration.text)) for migration in migrations(_PACKAGE, words)]
-        self._roles = Roles(_PACKAGE, namespace, words["schema"], known)
+        self._roles = Roles(namespace, words["schema"], known)
         self._schema = Schema(words["schema"], known, self._sql, self._roles)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
         kept = self._kept = {duty: KeptConnection(self._connector, continuity) for duty in DUTIES}

@@ -37,6 +37,7 @@ from ...model.rows import DagOutputs
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
 from ..answers import NOTHING, Check, SchemaState, Transacted, Wakeups
+from ..dialects import SQLITE
 from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..lock_timeout import Breaks
 from ..migrations import migrations, refuse_too_new
@@ -49,7 +50,7 @@ from .bulk_rows import bound_values, fetch
 from .claims import Claims
 from .connections import GIVEN_NOW, connect, primary_code, turn_to_wal
 from .ctx_transaction import GuardedConnection, Undone, transact
-from .dialect import for_this_sqlite, translate
+from .dialect import for_this_sqlite
 from .driver import drive
 from .errors import Troubles, closed
 from .flush import flush
@@ -286,7 +287,7 @@ class SqliteStore(Store):
             "wide": "json_group_array(json_array(",
             "/wide": "))",
         }
-        self._sql = for_this_sqlite(load_all(_PACKAGE, words, translate))
+        self._sql = for_this_sqlite(load_all(SQLITE, words))
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)
         self._bell = Bell()

@@ -1,0 +1,344 @@
+"""Render the statements of ``store/sql`` for a database, once, when a store is made.
+
+A statement is SQL that every database reads, with the rest in braces. Its first line names its arguments, in the order
+in which callers give them: ``-- name: fence(worker uuid, f(id uuid, claim integer))`` takes a value and rows of two
+columns. In its text:
+
+``{runs}``
+    A table, a view, by the name that it has in the namespace.
+``:worker``
+    A value. A type in the first line, and a cast ``::type`` in the text, are for Postgres: others store what they get.
+``{rows f}``
+    The rows of an argument as a table of that name; ``{in ids}`` whether a value is in a list (``ids uuid[]``).
+``{update runs r, f} SET … {from f} WHERE …``
+    Change rows by an argument. Read a column before it is set: MySQL sets them one after the other.
+``{delete steps by f}``
+    Delete the rows that have the values of an argument, in the columns of its names; ``AND …`` may follow, about
+    other columns.
+``{skip run_id, id}``, ``{upsert run_id, id} value = {new.value}``
+    The end of an INSERT that finds its key taken. A SELECT before it needs a WHERE. ``{skip_any id}`` means every key.
+``{lock r}``, ``{lock r skip}``, ``{lock_all r skip}``
+    Lock rows for a change, or for a removal; with ``skip``, step over those that are locked.
+``{same a, b}``, ``{differs a, b}``
+    Compare values of which both may be NULL.
+``{once}``, ``{index runs_due}``
+    A part of WITH that is worked out once; an index that SQLite would not choose.
+``{least}(a, b)``, ``{greatest}(a, b)``
+    Of values that are not NULL.
+``{wide} … {/wide}``
+    The columns of a result that may have hundreds of rows: SQLite returns them as one text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+TABLES = frozenset(
+    {
+        "meta", "definitions", "workers", "past_workers", "known_workers", "runs", "run_tags", "claims", "steps",
+        "tries", "progress", "mailbox", "run_values", "sleeps", "activity", "queues", "queue_starts", "schedules",
+        "remote_steps", "audit", "dags_shown",
+    }
+)  # fmt: skip
+"""The tables and views that statements name."""
+
+
+class Argument(NamedTuple):
+    """An argument of a statement: a value or a list of one type, or rows of columns with their types."""
+
+    name: str
+    type: str
+    columns: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many columns it has."""
+        return len(self.columns) or 1
+
+
+class Source(NamedTuple):
+    """A statement as it is written."""
+
+    arguments: tuple[Argument, ...]
+    body: str
+
+    def argument(self, name: str) -> tuple[int, Argument]:
+        """Its number, from 0, and what it is."""
+        for number, argument in enumerate(self.arguments):
+            if argument.name == name:
+                return number, argument
+        raise ValueError(f"the statement has no argument {name!r}:\n{self.body}")
+
+
+class Rendered(NamedTuple):
+    """A statement of a database. ``order`` are the numbers of the arguments (from 0) that its places take, one after
+    the other; it is empty where places are numbered."""
+
+    text: str
+    order: tuple[int, ...] = ()
+
+
+_ARGUMENT = re.compile(r"(\w+)\s*(?:\(([^)]*)\)|(\w+(?:\[\])?)?)\s*(?:,|$)")
+
+
+def arguments(text: str) -> tuple[Argument, ...]:
+    """What the first line of a statement says between its parentheses."""
+    found = []
+    for name, columns, kind in _ARGUMENT.findall(text):
+        pairs = [column.split() for column in columns.split(",")] if columns else []
+        found.append(Argument(name, kind, tuple((each[0], each[1]) for each in pairs)))
+    return tuple(found)
+
+
+_TOKEN = (
+    r"(?P<skip>--[^\n]*|'(?:[^']|'')*')"
+    r"|\{(?P<macro>[a-z_]+)(?:[ .](?P<words>[^{}]*))?\}"
+    r"|(?<![:\w]):(?P<value>[a-z_]\w*)"
+    r"|::(?P<cast>\w+(?:\[\])?)"
+)
+_WRITES = re.compile(r"^(INSERT|UPDATE|DELETE|\{update|\{delete)\b", re.MULTILINE)
+_TARGET = re.compile(r"INSERT INTO \{(\w+)\}")
+
+
+class Dialect:
+    """How one database says what the language leaves open. What it does not say otherwise it says as Postgres does."""
+
+    name = "postgres"
+    token: ClassVar[re.Pattern[str]] = re.compile(_TOKEN)
+    macros: ClassVar[dict[str, str]] = {
+        "once": "AS MATERIALIZED", "least": "LEAST", "greatest": "GREATEST", "new": "excluded.{0}", "index": "",
+        "same": "{0} IS NOT DISTINCT FROM {1}", "differs": "{0} IS DISTINCT FROM {1}",
+        "skip": "ON CONFLICT ({all}) DO NOTHING", "skip_any": "ON CONFLICT DO NOTHING",
+        "upsert": "ON CONFLICT ({all}) DO UPDATE\nSET",
+        "lock": "FOR NO KEY UPDATE OF {0}{skip}", "lock_all": "FOR UPDATE OF {0}{skip}",
+    }  # fmt: skip
+    """What becomes of a macro: ``{0}`` and ``{1}`` are its words, ``{all}`` is everything behind its name."""
+    table = "{{schema}}.{0}"
+
+    def render(self, source: Source) -> Rendered:
+        """The statement of this database. What is left in braces are words of a namespace or of the model."""
+        order: list[int] = []
+        return Rendered(self._render(source.body, source, order), tuple(order))
+
+    def _render(self, text: str, source: Source, order: list[int]) -> str:
+        return self.token.sub(lambda found: self._token(found, source, order), text)
+
+    def _token(self, found: re.Match[str], source: Source, order: list[int]) -> str:
+        if found["value"] is not None:
+            if not source.arguments:
+                return found[0]  # a statement of one database, with places of its own
+            return self.place(*source.argument(found["value"]), source, order)
+        if found["cast"] is not None:
+            return self.cast(found["cast"])
+        if found["macro"] is None:
+            return self.other(found)
+        macro, words = found["macro"], (found["words"] or "").strip()
+        if macro in TABLES and not words:
+            return self.table.format(macro)
+        if macro in _BY_METHOD:
+            return _BY_METHOD[macro](self, words, source, order)
+        if macro not in self.macros:
+            return found[0]
+        first, _, skip = words.partition(" ") if macro.startswith("lock") else (words, "", "")
+        parts = (first, "") if skip else re.split(r",\s*", words)
+        text = self.macros[macro].format(*parts, all=words, skip=" SKIP LOCKED" if skip else "", **self.more(source))
+        return self._render(text, source, order)
+
+    def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
+        """Where a value goes."""
+        return f"${_first(number, source)}" + (f"::{argument.type}" if argument.type else "")
+
+    def cast(self, kind: str) -> str:
+        """A cast."""
+        return f"::{kind}"
+
+    def other(self, found: re.Match[str]) -> str:
+        """What is not of the language."""
+        return found[0]
+
+    def more(self, source: Source) -> dict[str, str]:
+        """Further words of macros."""
+        return {}
+
+    def rows(self, name: str, source: Source, order: list[int]) -> str:
+        """The rows of an argument as a table."""
+        number, argument = source.argument(name)
+        first = _first(number, source)
+        places = ", ".join(f"${first + n}::{kind}[]" for n, (_, kind) in enumerate(argument.columns))
+        return f"unnest({places}) AS {name}({', '.join(column for column, _ in argument.columns)})"
+
+    def among(self, name: str, source: Source, order: list[int]) -> str:
+        """A comparison with the values of a list."""
+        return f"= ANY({self.place(*source.argument(name), source, order)})"
+
+    def update(self, words: str, source: Source, order: list[int]) -> str:
+        """The beginning of an UPDATE by rows."""
+        table, alias, _ = re.split(r",? +", words)
+        return f"UPDATE {self.table.format(table)} AS {alias}"
+
+    def updating(self, name: str, source: Source, order: list[int]) -> str:
+        """Where the rows come into it."""
+        return f"FROM {self.rows(name, source, order)}"
+
+    def delete(self, words: str, source: Source, order: list[int]) -> str:
+        """A DELETE by rows."""
+        table, _, name = words.split()
+        columns = [column for column, _ in source.argument(name)[1].columns]
+        these = columns[0] if len(columns) == 1 else f"({', '.join(columns)})"
+        given = ", ".join(f"{name}.{column}" for column in columns)
+        rows = self.rows(name, source, order)
+        return f"DELETE FROM {self.table.format(table)} WHERE {these} IN (SELECT {given} FROM {rows})"
+
+
+_BY_METHOD: dict[str, Callable[[Dialect, str, Source, list[int]], str]] = {
+    "rows": lambda dialect, *given: dialect.rows(*given), "in": lambda dialect, *given: dialect.among(*given),
+    "update": lambda dialect, *given: dialect.update(*given), "from": lambda dialect, *given: dialect.updating(*given),
+    "delete": lambda dialect, *given: dialect.delete(*given),
+}  # fmt: skip
+"""Macros that name arguments."""
+
+
+def _first(number: int, source: Source) -> int:
+    """The number of the first place of an argument on Postgres, where each column of rows is an array."""
+    return 1 + sum(argument.width for argument in source.arguments[:number])
+
+
+class Sqlite(Dialect):
+    """SQLite. Rows that are written come as places, which ``execute_wide`` repeats; rows that are read, and lists, come
+    as one JSON array: of values, or of arrays where there are several columns."""
+
+    name = "sqlite"
+    macros: ClassVar[dict[str, str]] = Dialect.macros | {
+        "least": "min", "greatest": "max", "same": "{0} IS {1}", "differs": "{0} IS NOT {1}",
+        "index": "INDEXED BY {{prefix}}{0}", "lock": "", "lock_all": "",
+    }  # fmt: skip
+    table = "{{prefix}}{0}"
+
+    def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
+        """A numbered place; rows have one."""
+        return f"?{number + 1}"
+
+    def cast(self, kind: str) -> str:
+        """None: values are stored as what they are."""
+        return ""
+
+    def rows(self, name: str, source: Source, order: list[int]) -> str:
+        """Rows of places, or of one JSON array."""
+        number, argument = source.argument(name)
+        names = [column for column, _ in argument.columns]
+        if _WRITES.search(source.body):
+            places = ", ".join("?" * len(names))
+            return f"(WITH {name}({', '.join(names)}) AS (VALUES ({places})) SELECT * FROM {name}) AS {name}"
+        parts = [f"json_extract(value, '$[{n}]')" for n in range(len(names))] if len(names) > 1 else ["value"]
+        columns = ", ".join(f"{part} AS {column}" for part, column in zip(parts, names, strict=True))
+        return f"(SELECT {columns} FROM json_each(?{number + 1})) AS {name}"
+
+    def among(self, name: str, source: Source, order: list[int]) -> str:
+        """The list is JSON."""
+        return f"IN (SELECT value FROM json_each({self.place(*source.argument(name), source, order)}))"
+
+
+_RESERVED = "key|undo|row|rows|before|after|rank|groups|first|last|lag"
+"""Names of columns that are words of the language in one of its versions."""
+
+
+_NO_CHANGE = "ON DUPLICATE KEY UPDATE {target}.{0} = {target}.{0}"
+
+
+class Mysql(Dialect):
+    """MariaDB 10.6 and MySQL 8. Rows and lists come as one JSON array, as those do that SQLite reads. Places have no
+    numbers, so that the order of the arguments belongs to the statement, and an argument may be in it several times."""
+
+    name = "mysql"
+    token: ClassVar[re.Pattern[str]] = re.compile(
+        rf"{_TOKEN}|(?<![\w$`])(?P<reserved>{_RESERVED})\b(?!\()|(?P<percent>%)"
+    )
+    macros: ClassVar[dict[str, str]] = Dialect.macros | {
+        "once": "AS", "new": "VALUES({0})", "same": "{0} <=> {1}", "differs": "NOT ({0} <=> {1})",
+        "index": "FORCE INDEX ({0})", "skip": _NO_CHANGE, "skip_any": _NO_CHANGE,
+        "upsert": "ON DUPLICATE KEY UPDATE", "lock": "FOR UPDATE{skip}", "lock_all": "FOR UPDATE{skip}",
+    }  # fmt: skip
+    table = "{{prefix}}{0}"
+    types: ClassVar[dict[str, str]] = {
+        "uuid": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
+        "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "boolean": "TINYINT",
+    }
+
+    def render(self, source: Source) -> Rendered:
+        """The statement, and the order of its arguments."""
+        return super().render(source._replace(body=_SET.sub(_qualified, source.body)))
+
+    def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
+        """A place, and what it takes."""
+        order.append(number)
+        return "%s"
+
+    def cast(self, kind: str) -> str:
+        """None: columns have types."""
+        return ""
+
+    def other(self, found: re.Match[str]) -> str:
+        """Names in quotes where they need them; the sign of places twice."""
+        return found[0].replace("%", "%%") if found["reserved"] is None else f"`{found[0]}`"
+
+    def more(self, source: Source) -> dict[str, str]:
+        """The table that is inserted into."""
+        found = _TARGET.search(source.body)
+        return {"target": self.table.format(found[1]) if found else ""}
+
+    def rows(self, name: str, source: Source, order: list[int]) -> str:
+        """Rows of a JSON array."""
+        return self._table(name, *source.argument(name), source, order)
+
+    def _table(self, alias: str, number: int, argument: Argument, source: Source, order: list[int]) -> str:
+        place = self.place(number, argument, source, order)
+        columns = argument.columns or (("value", argument.type.removesuffix("[]")),)
+        paths = [f"$[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["$"]
+        each = ", ".join(
+            f"`{column}` {self.types.get(kind, kind.upper())} PATH '{path}'"
+            for (column, kind), path in zip(columns, paths, strict=True)
+        )
+        return f"JSON_TABLE({place}, '$[*]' COLUMNS ({each})) AS {alias}"
+
+    def among(self, name: str, source: Source, order: list[int]) -> str:
+        """The list is JSON."""
+        return f"IN (SELECT value FROM {self._table('listed', *source.argument(name), source, order)})"
+
+    def update(self, words: str, source: Source, order: list[int]) -> str:
+        """The rows are joined where the UPDATE begins."""
+        table, alias, name = re.split(r",? +", words)
+        return f"UPDATE {self.table.format(table)} AS {alias} JOIN {self.rows(name, source, order)}"
+
+    def updating(self, name: str, source: Source, order: list[int]) -> str:
+        """Nothing: they are there already."""
+        return ""
+
+    def delete(self, words: str, source: Source, order: list[int]) -> str:
+        """A join: what is deleted by IN is looked for in the whole table."""
+        table, _, name = words.split()
+        columns = [column for column, _ in source.argument(name)[1].columns]
+        same = self._render(" AND ".join(f"d.{column} = {name}.{column}" for column in columns), source, order)
+        return f"DELETE d FROM {self.table.format(table)} AS d JOIN {self.rows(name, source, order)} WHERE {same}"
+
+
+_SET = re.compile(r"(\{update \w+ (\w+), \w+\}\s+SET )(.*?)(?=\{from )", re.DOTALL)
+"""What an UPDATE by rows sets."""
+_ASSIGNED = re.compile(r"(?:^|(?<=,))(\s*)(\w+)(?= = )")
+
+
+def _qualified(found: re.Match[str]) -> str:
+    """The same, with the table before each column that is set: the rows may have one of the same name."""
+    depth, parts = 0, [""]
+    for sign in found[3]:
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if sign == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return found[1] + ",".join(_ASSIGNED.sub(rf"\1{found[2]}.\2", part, count=1) for part in parts)
+
+
+POSTGRES, SQLITE, MYSQL = Dialect(), Sqlite(), Mysql()

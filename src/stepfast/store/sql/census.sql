@@ -1,0 +1,15 @@
+-- The census: how things stand, for whoever watches over all of it. Every count stops at a bound.
+
+-- name: long_at_work(lasted bigint, most)
+-- What workers, of whose runs the first `most` are looked at, have been executing for `lasted` milliseconds or more: steps that are
+-- listed as under way, and runs that have been in the same hands since they began.
+SELECT r.id::text AS id, r.workflow, p.name AS step, {now} - COALESCE(p.started_at, r.started_at) AS lasted
+FROM (SELECT id, workflow, claim, started_at FROM {runs} WHERE worker IS NOT NULL ORDER BY worker LIMIT :most) AS r
+LEFT JOIN {progress} p ON p.run_id = r.id AND p.started_at <= {now} - :lasted
+WHERE p.run_id IS NOT NULL OR (r.claim = 1 AND r.started_at <= {now} - :lasted)
+ORDER BY 4 DESC LIMIT 20;
+
+-- name: census_schedules(most)
+-- Schedules whose time has come and that nobody has come to yet, those that wait longest first; and for how long.
+SELECT name, declared, {now} - due_at AS late FROM {schedules}
+WHERE due_at IS NOT NULL AND due_at <= (SELECT {now}) ORDER BY due_at LIMIT :most;

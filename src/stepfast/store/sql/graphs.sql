@@ -1,0 +1,30 @@
+-- Dag runs and their steps.
+
+-- name: which_exist(u(id uuid))
+-- Which of these runs there are.
+SELECT r.id FROM {rows u} {join} {runs} r ON r.id = u.id;
+
+-- name: lock_steps(dag_id)
+-- All steps of a dag run.
+SELECT {wide}{now}, {standing}{/wide}
+FROM {runs} r WHERE r.dag_id = :dag_id AND r.dag_id IS NOT NULL
+ORDER BY r.id
+{lock r};
+
+-- name: forget_all(u(run_id uuid))
+-- Everything that these runs have recorded.
+{delete steps by u};
+
+-- name: step_named(dag_id, dag_step)
+-- The step of a dag run that a signal is for.
+SELECT id, status FROM {runs} WHERE dag_id = :dag_id AND dag_step = :dag_step AND dag_id IS NOT NULL;
+
+-- name: begun_dags(u(id uuid))
+-- Those of these dag runs of which a step was picked up.
+SELECT u.id::text AS id FROM {rows u}
+WHERE (SELECT true FROM {runs} r WHERE r.dag_id = u.id AND r.dag_id IS NOT NULL AND r.started_at IS NOT NULL LIMIT 1);
+
+-- name: graph(name, version, run_id)
+-- The graph of a dag in a version; if that is not stored, the copy that a run of it (`run_id`) brought along.
+SELECT COALESCE((SELECT d.graph FROM {definitions} d WHERE d.name = :name AND d.version = :version),
+                (SELECT v.value FROM {run_values} v WHERE v.run_id = :run_id AND v.key = '~graph')) AS graph;
