@@ -185,10 +185,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         refuse_more("app.start", "input", more)
         refuse_unknown("app.start", options, StartKeywords.__annotations__, ONE_INPUT)
         waits = check_debounce(debounce, debounce_max, key, connection, options)
-        connected = await self._connect()
-        if not self._knows_queues(connected):
-            await self._learn_queues(connected, joins=connection is not None)
-        plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
+        connected, plan = await self._plan(workflow, options, joins=connection is not None)
         if key is not None:
             check_name(key, "the key", self.settings.max_name)
         if waits is not None:
@@ -197,14 +194,10 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         with UNTOLD if connected.observers is None else starting(connected.observers, runs):
             if waits is not None:
                 run_id = await connected.starter.start_debounced(runs[0], waits)
-            elif (bound := self._bound(connected, runs)) is not None:
-                run_id = (await self._start_bounded(connected, runs, bound, connection))[0]
-            elif connection is not None:
-                run_id = (await connected.start_within(connection, runs))[0]
-            elif len(runs) == 1:
+            elif (bound := connected.bounds.of(runs)) is None and connection is None and len(runs) == 1:
                 run_id = await connected.starter.start(runs[0])
             else:
-                run_id = (await connected.starter.start_many(runs))[0]
+                run_id = (await connected.starter.start_many(runs, bound, connection))[0]
         if runs[0].earlier is not None:
             self._warn_reused_keys(runs, plan, run_id)
         return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
@@ -232,26 +225,31 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         refuse_unknown("app.start_many", options, StartManyKeywords.__annotations__, ONE_INPUT)
         values = list(inputs)
         names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
-        connected = await self._connect()
-        if not self._knows_queues(connected):
-            await self._learn_queues(connected, joins=connection is not None)
-        plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
+        connected, plan = await self._plan(workflow, options, joins=connection is not None)
         new_id = connected.new_id
         runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
             return []
         with UNTOLD if connected.observers is None else starting(connected.observers, runs):
-            if (bound := self._bound(connected, runs)) is not None:
-                ids = await self._start_bounded(connected, runs, bound, connection)
-            elif connection is None:
-                ids = await connected.starter.start_many(runs)
-            else:
-                ids = await connected.start_within(connection, runs)
+            ids = await connected.starter.start_many(runs, connected.bounds.of(runs), connection)
         if keys is not None:
             self._warn_reused_keys(runs, plan)
         own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.dag_step is None]
         known = connection is None
         return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
+
+    async def _plan(
+        self, workflow: Workflow[Any, Any] | str, options: ChildKeywords, joins: bool
+    ) -> tuple[Connected, Plan]:
+        """Check a start. The first one also stores the declared queues and reads their bounds. ``joins``: it is part of
+        a transaction of the caller."""
+        connected = await self._connect()
+        # Declarations of a queue never change, so their number tells whether all were stored.
+        if not connected.bounds.known or len(self._declared_queues) != len(connected.declared_queues):
+            await self._declare_queues(connected, joins)
+            if not connected.bounds.known:
+                await connected.bounds.learn()
+        return connected, await self._planner.plan(connected, workflow, options, joins)
 
     def _warn_reused_keys(self, runs: list[NewRun], plan: Plan, run_id: str | None = None) -> None:
         keys, ids = conflicting_keys(runs, self._payloads), {"workflow": plan.shape.workflow}

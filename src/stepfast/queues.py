@@ -17,11 +17,10 @@ from .model import queue_config
 from .model.health import claiming_workers, serves_queue
 from .model.names import check_queue
 from .model.queue_config import LimitKeywords, Rate, checked, encode
-from .model.records import NewRun, WorkerInfo
+from .model.records import WorkerInfo
 from .model.rows import QueueDepth
 from .runtime import Connected, announce_limits
 from .settings import Settings
-from .starts import begins_ready
 from .store.answers import MissingRight
 
 
@@ -105,37 +104,6 @@ class QueueVerbs:
         connected.bounds.forget()
         connected.switchboard.tick_everywhere()
 
-    def _knows_queues(self, connected: Connected) -> bool:
-        """Whether a start has nothing to tell the database about queues, nor to ask: so it is with all but the first.
-        What is declared of a queue never changes, so their number says whether all of them were told."""
-        return connected.bounds.known and len(self._declared_queues) == len(connected.declared_queues)
-
-    async def _learn_queues(self, connected: Connected, joins: bool) -> None:
-        """Tell and ask what a start needs."""
-        await self._declare_queues(connected, joins)
-        if not connected.bounds.known:
-            await connected.bounds.learn()
-
-    def _bound(self, connected: Connected, runs: Sequence[NewRun]) -> queue_config.Bound | None:
-        """How many may be ready where these runs are to be, as far as it was learned; None if nobody said, or none of
-        them begins ready."""
-        queue = runs[0].shape.queue
-        most = connected.bounds.of(queue)
-        return None if most is None or not any(map(begins_ready, runs)) else queue_config.Bound(queue, most)
-
-    async def _start_bounded(
-        self, connected: Connected, runs: Sequence[NewRun], bound: queue_config.Bound, connection: Any
-    ) -> list[str]:
-        """Start runs unless too many would be ready. In a transaction of the caller's nothing may be locked: there it
-        is looked at beforehand."""
-        if connection is None:
-            return await connected.starter.start_bounded(runs, bound)
-        ready = await connected.store.count_ready(bound.queue, bound.beyond(len(runs)))
-        new = [run for run in runs if begins_ready(run)]
-        if ready + len(new) > bound.most:
-            bound.check(ready, ready + sum([not await _is_there(connected, run) for run in new]))
-        return await connected.start_within(connection, runs)
-
     async def queues(self) -> list[QueueInfo]:
         """Every queue that has runs, that a definition or a worker names, or that somebody has said something about, by
         name."""
@@ -172,12 +140,6 @@ def queue_info(said: queue_config.Gate, depth: QueueDepth | None, workers: Seque
         limits.concurrency, limits.rate, limits.key_concurrency, limits.key_rate, limits.max_ready,
         sum(serves_queue(worker, said.name) for worker in workers), said.overridden,
     )  # fmt: skip
-
-
-async def _is_there(connected: Connected, run: NewRun) -> bool:
-    """Whether another run has its key already."""
-    found = run.key and await connected.store.runs(workflow=run.shape.workflow, key=run.key, limit=1)
-    return bool(found)
 
 
 def _choose(said: queue_config.Gate, now: int, limits: Mapping[str, Any]) -> queue_config.Gate:

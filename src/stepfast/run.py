@@ -53,8 +53,6 @@ from .model.status import WORKFLOW
 from .model.transitions.operator import NewTime, why_not
 from .replay import export_run
 from .starts import Plan
-from .worker.db_retry import patiently
-from .worker.threads import REAL
 
 if TYPE_CHECKING:
     from .runtime import Connected
@@ -64,9 +62,6 @@ O = TypeVar("O", covariant=True)  # noqa: E741
 
 _PAGE = 1000
 """Records that are read at once."""
-
-_PATIENCE = 5.0
-"""Seconds a wish rides out trouble before whoever has it hears of it."""
 
 
 class Run(Generic[O]):
@@ -107,11 +102,7 @@ class Run(Generic[O]):
 
     async def _look_patiently(self, limit: float | None) -> None:
         """Whether there is such a run at all; an outage is ridden out for as long as the caller would wait."""
-        until = None if limit is None else time.monotonic() + limit
-        logger = (await self._connect()).logger
-        await patiently(
-            self._row, "run", logger, 1.0, lambda: until is not None and time.monotonic() > until, clock=REAL
-        )
+        await (await self._connect()).ask(self._row, patience=limit)
 
     async def _outcome(self, limit: float | None) -> Outcome:
         """How it ended; a run that goes on as another has not."""
@@ -129,11 +120,8 @@ class Run(Generic[O]):
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
-            continuation = await patiently(
-                lambda: connected.store.continuation(run_id),  # noqa: B023
-                "run", connected.logger, 1.0, lambda: until is not None and time.monotonic() > until,
-                clock=REAL,
-            )  # fmt: skip
+            left = None if until is None else max(0.0, until - time.monotonic())
+            continuation = await connected.ask(lambda: connected.store.continuation(run_id), patience=left)  # noqa: B023
             if continuation == run_id:
                 raise RunNotFound(msgspec.json.decode(outcome.output or "null"))
             run_id = continuation
@@ -272,11 +260,8 @@ class Run(Generic[O]):
     async def _refuse_misfit(self, mail: Mail) -> None:
         """A value that is not of the type which the run waits for is refused here, where somebody can mend it. What a
         run that is not waiting will say of it nobody knows yet."""
-        connected, until = await self._connect(), time.monotonic() + _PATIENCE
-        plans = await patiently(
-            lambda: connected.store.awaited(self.id, mail.name), "run", connected.logger, 1.0,
-            lambda: time.monotonic() > until, clock=REAL,
-        )  # fmt: skip
+        connected = await self._connect()
+        plans = await connected.ask(lambda: connected.store.awaited(self.id, mail.name))
         value = self._payloads.plain(mail.value, mail.format, "the value") if plans else None
         problem = misfit(value, plans)
         if problem is not None:
@@ -369,18 +354,14 @@ class Run(Generic[O]):
         go on meanwhile, and is then asked for again."""
         if answer.done or answer.reason != status.REASON_CONTINUED:
             return None
-        connected, until = await self._connect(), time.monotonic() + _PATIENCE
-        continuation = await patiently(
-            lambda: connected.store.continuation(run_id), "run", connected.logger, 1.0,
-            lambda: time.monotonic() > until, clock=REAL,
-        )  # fmt: skip
+        connected = await self._connect()
+        continuation = await connected.ask(lambda: connected.store.continuation(run_id))
         return None if continuation == run_id else continuation
 
     async def _ask(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
         connected = await self._connect()
-        until = time.monotonic() + _PATIENCE
-        answer = await patiently(call, "run", connected.logger, 1.0, lambda: time.monotonic() > until, clock=REAL)
+        answer = await connected.ask(call)
         if answer.status is None:
             raise RunNotFound(self.id)
         lanes = answer.lanes | ({answer.lane} if answer.lane is not None else set())

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .engine.host import Clock
 from .engine.observers import Observers
@@ -21,7 +21,7 @@ from .errors import ConfigurationError, UnknownWorkflow
 from .model.backoff import seconds
 from .model.names import nearest
 from .model.queue_config import Gate, Rate, decode
-from .model.records import NewRun, WorkerInfo
+from .model.records import WorkerInfo
 from .model.rows import Definition
 from .model.urls import DatabaseUrl, redact
 from .results import NoWorkerWarning, Watcher
@@ -29,14 +29,20 @@ from .settings import Settings
 from .starts import Bounds, Starter
 from .store import Store
 from .store.answers import MissingRight
+from .worker.db_retry import patiently
 from .worker.notifier import Switchboard
 from .worker.remote_dispatcher import TransportHandle
+from .worker.threads import REAL
 from .worker.worker import Worker
 
 if TYPE_CHECKING:
     from .app import Stepfast
 
 
+T = TypeVar("T")
+
+PATIENCE = 5.0
+"""Seconds for which a call rides out an outage before its caller gets the error."""
 _PATIENCE = 2.0
 """Seconds for what is still to be written when the application is closed."""
 _FRESH = 5.0
@@ -84,12 +90,11 @@ class Connected:
         self.new_id = clock.new_id
         """An id for a run that is started here."""
 
-    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """Start runs in a transaction of the caller's."""
-        ids = await self.store.start_within(connection, runs)
-        if self.observers is not None:
-            self.observers.starts(runs, ids, joined=True)
-        return ids
+    def ask(
+        self, call: Callable[[], Awaitable[T]], what: str = "run", patience: float | None = PATIENCE
+    ) -> Coroutine[Any, Any, T]:
+        """Call the store for a caller, riding out an outage of at most so many seconds."""
+        return patiently(call, what, self.logger, REAL, patience)
 
     async def store_definitions(self, workflows: list[Workflow[object, object]]) -> None:
         """Tell the database of these workflows, once per process and version. A user who may only start runs leaves it

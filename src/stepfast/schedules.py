@@ -28,8 +28,6 @@ from .run import Run
 from .settings import Settings
 from .starts import Plan, Planner
 from .store.flows.schedules import FoundSchedule, Make
-from .worker.db_retry import patiently
-from .worker.threads import REAL
 
 if TYPE_CHECKING:
     from .runtime import Connected
@@ -270,7 +268,6 @@ def _readable(row: ScheduleRow, payloads: Payloads) -> Any:
 
 _BATCH = 1000
 """Runs of a backfill that are started by one statement at most; fewer, if their inputs are large."""
-_PATIENCE = 5.0
 """Seconds for which trouble is ridden out before the caller hears of it."""
 
 
@@ -296,7 +293,7 @@ class Scheduling:
         there is starts its runs."""
         connected = await self._connect_for("app.put_schedule")
         spec = await self._declared.asked(connected, name, workflow, given)
-        row = _changeable(await _patient(connected, lambda: connected.store.put_schedule(spec)), name)
+        row = _changeable(await connected.ask(lambda: connected.store.put_schedule(spec), "schedules"), name)
         connected.switchboard.tick_everywhere()
         return schedule_info(row, (), self._payloads)
 
@@ -305,7 +302,7 @@ class Scheduling:
         connected = await self._connect_for("app.delete_schedule")
         if name in self._declared.specs:
             raise ConfigurationError(f"the schedule {name!r} is declared in this code: take it out there")
-        found = await _patient(connected, lambda: connected.store.delete_schedule(name))
+        found = await connected.ask(lambda: connected.store.delete_schedule(name), "schedules")
         if found.row is None:
             await self._refuse_unknown(connected, name)
         _changeable(found, name)
@@ -378,7 +375,7 @@ class Scheduling:
 
     async def _hold(self, call: str, name: str, hold: bool) -> None:
         connected = await self._connect_for(call)
-        if (await _patient(connected, lambda: connected.store.hold_schedule(name, hold))).row is None:
+        if (await connected.ask(lambda: connected.store.hold_schedule(name, hold), "schedules")).row is None:
             await self._refuse_unknown(connected, name)
         connected.switchboard.tick_everywhere()
 
@@ -406,12 +403,6 @@ def _span(since: datetime, until: datetime, now: int) -> tuple[int, int]:
     if end < begin:
         raise ConfigurationError(f"until ({until.isoformat()}) is before since ({since.isoformat()}): swap them")
     return begin, min(end, now + 1)
-
-
-async def _patient(connected: Connected, call: Callable[[], Awaitable[FoundSchedule]]) -> FoundSchedule:
-    """What the database says, also if it is away for a moment."""
-    until = time.monotonic() + _PATIENCE
-    return await patiently(call, "schedules", connected.logger, 1.0, lambda: time.monotonic() > until, clock=REAL)
 
 
 def _changeable(found: FoundSchedule, name: str) -> ScheduleRow:

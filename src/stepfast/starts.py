@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -41,6 +41,9 @@ from .worker.notifier import Switchboard, started_lanes
 
 if TYPE_CHECKING:
     from .runtime import Connected
+
+
+T = TypeVar("T")
 
 
 class Plan(NamedTuple):
@@ -306,38 +309,45 @@ class Starter:
             self._senders[keyed] = asyncio.create_task(self._send(keyed), name="stepfast-start")
         return await future
 
-    async def start_many(self, runs: Sequence[NewRun]) -> list[str]:
-        """Start all of these runs, or none of them."""
-        try:
-            ids = await self._insert(runs, at_once=True)
-        except KeysHeld:
-            ids = await self._insert(runs, at_once=False)
+    async def start_many(self, runs: Sequence[NewRun], bound: Bound | None = None, connection: Any = None) -> list[str]:
+        """Start all of these runs, or none of them, as where too many would be ready in their queue (``bound``).
+
+        With a ``connection`` they are part of the caller's transaction. There nothing may be locked, so the number of
+        ready runs is read beforehand.
+        """
+        if connection is not None:
+            if bound is not None:
+                await self._check(bound, runs)
+            ids = await self._store.start_within(connection, runs)
+            if self._observers is not None:
+                self._observers.starts(runs, ids, joined=True)
+            return ids
+        if bound is not None:
+            ids = await self._ask(lambda: self._store.start_bounded(runs, bound))
+        else:
+            try:
+                ids = await self._insert(runs, at_once=True)
+            except KeysHeld:
+                ids = await self._insert(runs, at_once=False)
         self._started(runs, ids)
         return ids
 
-    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
-        """Start all of these runs, or none of them if too many would be ready in their queue."""
-        until = self._clock.now() + _PATIENCE
-        ids = await patiently(
-            lambda: self._store.start_bounded(runs, bound),
-            "start",
-            self._logger,
-            1.0,
-            lambda: self._clock.now() > until,
-            clock=self._clock,
-        )
-        self._started(runs, ids)
-        return ids
+    async def _check(self, bound: Bound, runs: Sequence[NewRun]) -> None:
+        ready = await self._store.count_ready(bound.queue, bound.beyond(len(runs)))
+        new = [run for run in runs if begins_ready(run)]
+        if ready + len(new) > bound.most:
+            bound.check(ready, ready + sum([not await self._has_run(run) for run in new]))
+
+    async def _has_run(self, run: NewRun) -> bool:
+        """Whether another run has its key already."""
+        found = run.key and await self._store.runs(workflow=run.shape.workflow, key=run.key, limit=1)
+        return bool(found)
 
     async def start_debounced(self, run: NewRun, debounce: Debounce) -> str:
-        """The id of the run that waits for more starts of the key: this one, or an earlier one that is put off."""
+        """Return the id of the run that waits for more starts of the key: this one, or an earlier one, put off."""
         if self._over:
             raise AppClosed
-        until = self._clock.now() + _PATIENCE
-        done = await patiently(
-            lambda: self._store.start_debounced(run, debounce),
-            "start", self._logger, 1.0, lambda: self._clock.now() > until, clock=self._clock,
-        )  # fmt: skip
+        done = await self._ask(lambda: self._store.start_debounced(run, debounce))
         if done.lane is not None:
             self._switchboard.ready([done.lane])
         self._started([run], [done.run_id])
@@ -414,15 +424,10 @@ class Starter:
             raise
 
     async def _insert(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
-        clock, until = self._clock, self._clock.now() + _PATIENCE
-        return await patiently(
-            lambda: self._store.start(runs, at_once),
-            "start",
-            self._logger,
-            1.0,
-            lambda: clock.now() > until,
-            clock=clock,
-        )
+        return await self._ask(lambda: self._store.start(runs, at_once))
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(call, "start", self._logger, self._clock, _PATIENCE)
 
     def _started(self, runs: Sequence[NewRun], ids: Sequence[str]) -> None:
         """The runs are committed: wake workers, and tell whoever wants to know."""
@@ -517,11 +522,16 @@ class Bounds:
         """Something was said about a queue here: the next start asks first, also if a question is under way."""
         self._outdated, self.known = self._asks, False
 
-    def of(self, queue: str) -> int | None:
-        """How many runs of a queue may be ready; None: as many as are started. The answer may be a second old."""
+    def of(self, runs: Sequence[NewRun]) -> Bound | None:
+        """Return the bound of the queue of these runs; None if it has none, or none of them begins ready.
+
+        The answer may be a second old.
+        """
         if self._clock.now() - self._asked_at > _FRESH and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._ask_again(), name="stepfast-bounds")
-        return self._bounds.get(queue)
+        queue = runs[0].shape.queue
+        most = self._bounds.get(queue)
+        return None if most is None or not any(map(begins_ready, runs)) else Bound(queue, most)
 
     async def _ask_again(self) -> None:
         try:

@@ -13,7 +13,7 @@ from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Sett
 from stepfast.engine.host import current_execution
 from stepfast.engine.waits import MailboxReader, RunMailbox
 from stepfast.model.records import Look, Mail, Mailbox
-from stepfast.worker.mailbox_poller import MailboxPoller
+from stepfast.worker.queries import MailboxPoller
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.waiting import HARDLY_EVER, count, deafen, reached

@@ -15,8 +15,7 @@ from stepfast import Run, RunCancelled, RunInfo, Settings, Stepfast
 from stepfast.model.ids import new_id
 from stepfast.model.names import CHECKS
 from stepfast.store.answers import Wakeups
-from stepfast.worker.gc_tuning import collector
-from stepfast.worker.worker import Worker
+from stepfast.worker.worker import Worker, collector
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, eventually
 

@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.model.records import Batch, BeatAnswer, FlushAnswer
-from stepfast.worker.failover_check import UnverifiedWrites
+from stepfast.worker.journal import UnverifiedWrites
 from stepfast.worker.threads import REAL
 from stepfast.worker.worker import WorkerRuntime
 from tests.support.engine import PATIENCE, Gate, eventually

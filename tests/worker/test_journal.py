@@ -15,8 +15,7 @@ from stepfast.errors import DatabaseRefused, LeaseLost
 from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
-from stepfast.worker.failover_check import UnverifiedWrites
-from stepfast.worker.journal import Journal
+from stepfast.worker.journal import Journal, UnverifiedWrites
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.proxy import SUSPENDED_TAG, Proxy, Swallow
 from tests.support.worker_context import make_kit

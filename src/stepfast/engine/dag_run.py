@@ -17,7 +17,6 @@ from ..model.graph import DagStep, Graph
 from ..model.rows import DagStepRow
 from .compensation import call_undo, undo_cursor
 from .concurrency import finish_all, run_branch
-from .control import leave_as_requested
 from .dag import Dag, DagContext, DagStepWorkflow, DagView
 from .execution import Execution
 from .observers import ids_of
@@ -48,7 +47,7 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
         to_undo(execution.view.graph, dag_steps) or failed_within(execution, dag_steps)
     )
     if execution.asked == status.ASK_CANCEL:
-        leave_as_requested(execution)
+        execution.leave_as_requested()
         raise execution.closed or AttemptEnded("the dag run is cancelled")
     if not dag_steps:
         raise DagFailed(StepfastError(f"dag run {execution.run_id} has no steps"), status.REASON_CODE)

@@ -10,16 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError, RecordedError, RunSuspended
+from ..model import status
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
+from ..model.status import DAG_STEP, WORKFLOW
+from ..model.transitions.operator import goes_on_first
 from . import outcomes
 from .call import DurableCall, UnplacedCall
-from .control import (
-    apply_pending_request,
-    apply_pending_request_now,
-    leave_as_requested,
-    must_record_first,
-    owes_record,
-)
 from .history import UNDO, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
 from .step import STEP
@@ -282,11 +278,11 @@ class Execution:
         finally:
             self.at_work -= 1
         if now is None:
-            await apply_pending_request_now(self)
+            await self.apply_pending_request(even_unrecorded=True)
         assert now is not None
         self.ledger.add(done, now)
         if self.asked is not None:
-            await apply_pending_request(self)
+            await self.apply_pending_request()
         return now
 
     def stop_if_late(self) -> None:
@@ -412,16 +408,48 @@ class Execution:
     def suspend(self, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0) -> None:
         """Give the slot back until the wait is over. Who is to be cancelled, and went on only to see whether something
         was left to record, has come to the end of it."""
-        if self.closed is None and must_record_first(self):
-            leave_as_requested(self)
+        if self.closed is None and self.must_record_first():
+            self.leave_as_requested()
         elif self.closed is None:
             self.leave(outcomes.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))
 
     @property
     def owes_record(self) -> bool:
-        """Whether it has to come to a new record before it can be cancelled."""
-        return owes_record(self)
+        """Whether the run has to make a new record before it can be cancelled: its last worker died, perhaps after a
+        step had acted, and only what is recorded can be undone. A task has neither records nor undos."""
+        return (
+            goes_on_first(self.claimed.losses, self.claimed.unrecorded_losses, status.RUNNING)
+            and not self.ledger.recorded
+            and self.workflow.kind in (WORKFLOW, DAG_STEP)
+        )
+
+    def must_record_first(self) -> bool:
+        """Whether the run is to be cancelled, but has to make a new record first."""
+        return self.asked == status.ASK_CANCEL and self.owes_record
+
+    async def apply_pending_request(self, even_unrecorded: bool = False) -> None:
+        """Between two steps: do what an operator requested, as soon as no other step is being executed. The code that
+        calls this does not continue then. ``even_unrecorded``: also if the run had to make a record first."""
+        if not even_unrecorded and self.must_record_first():
+            return
+        if self.at_work == 0:
+            self.leave_as_requested()
+        if self.closed is None:
+            await asyncio.get_running_loop().create_future()  # until the last step in flight is recorded
+        assert self.closed is not None
+        raise self.closed
+
+    def leave_as_requested(self) -> None:
+        """Pause or cancel the run, as an operator requested: it leaves this worker."""
+        if self.closed is not None or self.parting is not None:
+            return
+        if self.asked == status.ASK_PAUSE:
+            self.leave(outcomes.paused(self))
+            self.close(RunSuspended(f"run {self.run_id} is paused"))
+        elif self.asked == status.ASK_CANCEL:
+            self.leave(outcomes.cancelled(self))
+            self.close(AttemptEnded(f"run {self.run_id} is cancelled"))
 
     def leave(self, transition: Transition) -> Promise[int]:
         """Journal the entry that ends this claim."""

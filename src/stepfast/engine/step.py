@@ -22,7 +22,6 @@ from ..model.payload import Payloads
 from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
 from .call import DurableCall
-from .control import apply_pending_request
 from .function_spec import (
     Shape,
     by_name,
@@ -490,7 +489,7 @@ class StepCall(DurableCall[T]):
         self._last_error = text = encode_error(error, execution.recorder.payloads)
         now = await execution.journal(self._failed_try(text, failures, retry_ms, self._encoded_arguments()))
         if execution.asked is not None:
-            await apply_pending_request(execution)
+            await execution.apply_pending_request()
         return now + retry_ms
 
     def _encoded_arguments(self) -> str | None:

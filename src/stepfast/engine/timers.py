@@ -17,7 +17,6 @@ from ..model.records import StepDone, StepRecord, ValueSet
 from ..model.stored import read_json
 from ..settings import FORMAT
 from .call import DurableCall, time_given
-from .control import apply_pending_request
 from .history import Cursor, behind
 from .host import current_call
 from .step import StepCall, Work, exited
@@ -171,7 +170,7 @@ class UntilCall(StepCall[T]):
                 self._forgiven = self._calls - 1
                 self._keep()  # now: if the worker dies, the next one must not count them
             if execution.asked is not None:
-                await apply_pending_request(execution)
+                await execution.apply_pending_request()
             if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
                 await self._wait_for_next()
             result = await self._ask_again()

@@ -11,7 +11,6 @@ from ..cancellation import seen
 from ..errors import DatabaseRefused, LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
-from .control import apply_pending_request
 from .history import as_record
 from .step import StepCall, being_cancelled
 
@@ -87,7 +86,7 @@ class TransactionCall(StepCall[T]):
         if self._record is None or self._record.status != status.CANCELLED:
             await super()._record_cancelled()
         elif self._execution.asked is not None:
-            await apply_pending_request(self._execution)
+            await self._execution.apply_pending_request()
 
     def _cancelled_itself(self) -> bool:
         """Never: what is on record of it was read when it was given up."""
@@ -107,7 +106,7 @@ class TransactionCall(StepCall[T]):
         execution, record = self._execution, result
         execution.ledger.add(self._as_entry(record), record.completed_at)
         if execution.asked is not None:
-            await apply_pending_request(execution)
+            await execution.apply_pending_request()
         return self._value(record)
 
     def _as_entry(self, record: StepRecord) -> StepDone:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..model import status
 from ..model.records import Look, Mail, Mailbox
 from ..store.answers import holds_all
-from .control import must_record_first
 from .host import CHANCE, TURNS, wake
 
 if TYPE_CHECKING:
@@ -453,7 +452,7 @@ class Waits:
         due_at = self._earliest()
         if due_at is not None and due_at <= execution.database_now():
             return  # the same for a time. Released, it would be due at once, be claimed, and be released again
-        if must_record_first(execution) and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
+        if execution.must_record_first() and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
             return  # whether the step has acted is known after its next try: only then is the run cancelled
         ends = Counter(wait.group or future for future, wait in self._open.items() if wait.by_end)
         awaits = execution.inbox.ends + min(ends.values()) if ends else None

@@ -337,9 +337,9 @@ class Recorder:
                 lambda: self._serving.record(outcomes, self._overdue()),
                 "recording results",
                 self._logger,
+                self._clock,
                 self._longest,
                 refusable=True,
-                clock=self._clock,
             )
         except DatabaseRefused as error:
             if len(outcomes) > 1:

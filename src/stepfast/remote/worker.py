@@ -168,9 +168,9 @@ class Shift:
                 lambda: self._claim_once(wanted),
                 "claiming remote tasks",
                 self._logger,
+                self._clock,
                 self._settings.outage_backoff_max,
-                give_up=self._stopping.is_set,
-                clock=self._clock,
+                self._stopping.is_set,
             )
         except StepfastError:
             if not self._stopping.is_set():
@@ -240,8 +240,8 @@ class Shift:
                 lambda keys=keys: self._serving.renew(keys),  # type: ignore[misc]
                 "holding remote tasks",
                 self._logger,
+                self._clock,
                 self._settings.outage_backoff_max,
-                clock=self._clock,
             )
             for key in set(keys) - held:
                 self._lose(key)

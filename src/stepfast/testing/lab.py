@@ -26,8 +26,7 @@ from ..runtime import Connections, override_app, stands_in_everywhere
 from ..settings import Settings
 from ..store import Store
 from ..store.sqlite.store import SqliteStore
-from ..worker.gc_tuning import collector
-from ..worker.worker import Worker
+from ..worker.worker import Worker, collector
 from .clock import LabClock
 from .doubles import Doubles, Hanging, LabObservers, LabTransport, name_in_lab
 

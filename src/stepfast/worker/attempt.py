@@ -7,12 +7,11 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..engine import outcomes
-from ..engine.control import leave_as_requested, must_record_first
 from ..engine.dag import SKIP, DagStepWorkflow, DagView
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
@@ -43,7 +42,9 @@ from .context import WorkerContext
 from .dag_cache import DagCache
 from .journal import Journal, Undecidable
 from .queries import StoreQueries
-from .slots import HandlerThreads, Slots
+
+if TYPE_CHECKING:
+    from .executor import HandlerThreads, Slots
 
 _EACH = 20
 """Times for each worker that would take it: who takes it is chance, and one of them may have the code."""
@@ -362,8 +363,8 @@ class Attempts:
             execution.asked = execution.asked or claimed.asked
         if claimed.undoing:
             return await kind.undo(execution, self._threads.submit)
-        if execution.asked is not None and kind.heeds_first and not must_record_first(execution):
-            leave_as_requested(execution)
+        if execution.asked is not None and kind.heeds_first and not execution.must_record_first():
+            execution.leave_as_requested()
             raise execution.closed or OVER
         return await kind.perform(execution, partial(self._threads.call, execution))
 

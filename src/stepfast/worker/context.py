@@ -179,11 +179,5 @@ class WorkerContext:
     ) -> Coroutine[Any, Any, T]:
         """Ask the database, however long it is away; see ``dutifully``."""
         return dutifully(
-            call,
-            what,
-            self.logger,
-            self.settings.outage_backoff_max,
-            give_up,
-            refusable=refusable,
-            clock=self.clock,
+            call, what, self.logger, self.clock, self.settings.outage_backoff_max, give_up, refusable=refusable
         )

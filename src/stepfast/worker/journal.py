@@ -8,10 +8,10 @@ that holds it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..engine.host import Promise, wake_all
+from ..engine.host import Clock, Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
 from ..model.events import JournalFlushed
 from ..model.records import (
@@ -26,10 +26,50 @@ from ..model.records import (
     ValueSet,
 )
 from .context import WorkerContext
-from .failover_check import UnverifiedWrites
 
 if TYPE_CHECKING:
     from .worker import WorkerRuntime
+
+
+class UnverifiedWrites:
+    """Open doubts, resolved run by run. While nothing breaks there are none."""
+
+    def __init__(self, clock: Clock, held: Callable[[], Mapping[str, HasRecordCount]]) -> None:
+        self._clock = clock
+        self._held = held
+        self.open: dict[str, HasRecordCount] = {}
+        self.last_break = float("-inf")
+        """When the doubt was noticed (monotonic)."""
+        self._breaks = 0
+        self._asked_at = 0
+
+    def broke(self) -> None:
+        """From here on nothing is sure that was believed before."""
+        self._breaks += 1
+        self.last_break = self._clock.now()
+        self.open.update(self._held())
+
+    def asking(self) -> None:
+        """A flush is sent: it ends the doubts about its runs, but not those that come while it is under way."""
+        self._asked_at = self._breaks
+
+    def compared(self, batch: Batch, answer: FlushAnswer) -> None:
+        """What was compared, and found to be as believed, is doubted no more. What was refused may be a late word of an
+        older claim than the one that is doubted; a run that is lost is forgotten with those that are not held."""
+        if self._asked_at == self._breaks:
+            for run_id in batch.claims:
+                if run_id not in answer.busy and run_id not in answer.lost:
+                    self.open.pop(run_id, None)
+
+    def forget_unheld(self) -> None:
+        """A run that was lost, and of which nothing is left to be written, will never be compared."""
+        held = self._held()
+        for run_id in [run_id for run_id, believer in self.open.items() if held.get(run_id) is not believer]:
+            del self.open[run_id]
+
+    def drop(self, run_id: str) -> None:
+        """The run was compared elsewhere, or is not held any more."""
+        self.open.pop(run_id, None)
 
 
 class Receipt(Promise[int]):

@@ -11,7 +11,7 @@ from ..model.records import Beat
 from ..store.answers import Reaping
 from .claimer import Questions
 from .context import WorkerContext, gone
-from .halving import Duty, Halves
+from .db_retry import Halves, Sweep
 
 if TYPE_CHECKING:
     from .worker import WorkerRuntime
@@ -65,7 +65,7 @@ class Reaper:
         self._burials: Halves[str, Reaping] = Halves(
             context,
             stopped,
-            Duty(
+            Sweep(
                 self._reap_these,
                 self._lost_runs,
                 self._reap_these,

@@ -16,7 +16,7 @@ from ..model.records import Tick
 from ..store.answers import Delivery, MailId, Promotion
 from .claimer import Claimer
 from .context import WorkerContext
-from .halving import Duty, Halves
+from .db_retry import Halves, Sweep
 from .reaper import Reaper, tell_swept
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Sweeper:
         self._promotions: Halves[str, Promotion] = Halves(
             context,
             lambda: self.stopped,
-            Duty(
+            Sweep(
                 lambda: store.promote(_BATCH),
                 lambda: store.due_runs(_BATCH),
                 lambda ids: store.promote(_BATCH, ids),
@@ -59,7 +59,7 @@ class Sweeper:
         self._deliveries: Halves[MailId, Delivery] = Halves(
             context,
             lambda: self.stopped,
-            Duty(
+            Sweep(
                 lambda: store.deliver(_BATCH),
                 lambda: store.undelivered(_BATCH),
                 lambda mail: store.deliver(_BATCH, mail),

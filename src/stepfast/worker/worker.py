@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,26 +14,61 @@ from ..errors import DatabaseRefused, StepfastError, WorkerBroken, sentence
 from ..model.health import Vitals
 from ..model.records import BeatAnswer, Claimed, FlushAnswer, HasRecordCount, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
+from ..settings import Settings
 from ..store.answers import Wakeups
-from .claimer import Claimer, Sharing
+from .claimer import Claimer, LimitedClaimer, Sharing
 from .context import WorkerContext
 from .dag_cache import DagCache
 from .db_retry import patiently
 from .executor import Executor
-from .failover_check import UnverifiedWrites
-from .gc_tuning import collector, threshold_for
 from .heartbeat import Heartbeat
-from .journal import Journal
-from .limited_claimer import LimitedClaimer
-from .mailbox_poller import MailboxPoller
+from .journal import Journal, UnverifiedWrites
 from .notifier import Switchboard, started_lanes
 from .pruner import Pruner
-from .queries import NewChild, StoreQueries
+from .queries import MailboxPoller, NewChild, StoreQueries
 from .reaper import OrphanedClaims
 from .remote_dispatcher import RemoteDispatcher, TransportHandle
 from .scheduler import Planning, Scheduler
 from .shutdown import bounded, ended, to_the_end
 from .sweeper import Sweeper
+
+_USUAL_SLOTS = 100
+"""So many runs at once the setting is meant for."""
+
+
+class Collector:
+    """The garbage collector of this process, as its workers want it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: set[object] = set()
+        self._before: tuple[int, int, int] | None = None
+
+    def ease(self, worker: object, threshold: int) -> None:
+        """A worker starts. An application that has chosen a higher threshold itself, or none, is left alone."""
+        with self._lock:
+            self._workers.add(worker)
+            before = gc.get_threshold()
+            if 0 < before[0] < threshold:
+                self._before = self._before or before
+                gc.set_threshold(threshold, *before[1:])
+
+    def restore(self, worker: object) -> None:
+        """A worker has stopped; after the last one everything is as it was."""
+        with self._lock:
+            self._workers.discard(worker)
+            if not self._workers and self._before is not None:
+                gc.set_threshold(*self._before)
+                self._before = None
+
+
+def threshold_for(settings: Settings) -> int:
+    """How many new objects there may be between two looks. Runs that are claimed together come and go together: the
+    objects of five hundred would be looked at with each round of them, and cost a tenth of the speed."""
+    return settings.gc_threshold * max(_USUAL_SLOTS, settings.concurrency) // _USUAL_SLOTS
+
+
+collector = Collector()
 
 
 class WorkerRuntime:
@@ -482,9 +519,7 @@ class Worker:
             await self._patiently(lambda: self._planning.declare(self.id))
 
     async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
-        clock = self._context.clock
-        until = clock.now() + _PATIENCE
-        await patiently(call, "register", self._logger, 1.0, lambda: clock.now() > until, clock=clock)
+        await patiently(call, "register", self._logger, self._context.clock, _PATIENCE)
 
     async def stop(self, grace: float | None = None) -> None:
         """Stop claiming, wait up to the grace time for handlers, give the rest back at once, leave. If the call is
