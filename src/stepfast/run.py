@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -253,30 +252,34 @@ class Run(Generic[O]):
         mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format)
         connected = await self._connect()
         with UNTOLD if connected.observers is None else signalling(connected.observers, mail):
-            if connection is None:
-                await self._refuse_misfit(mail)
-            await self._send(mail, connection, itertools.count())
+            await self._send(mail, connection)
 
-    async def _refuse_misfit(self, mail: Mail) -> None:
-        """A value that is not of the type which the run waits for is refused here, where somebody can mend it. What a
-        run that is not waiting will say of it nobody knows yet."""
-        connected = await self._connect()
-        plans = await connected.ask(lambda: connected.store.awaited(self.id, mail.name))
-        value = self._payloads.plain(mail.value, mail.format, "the value") if plans else None
-        problem = misfit(value, plans)
+    def _check_value(self, mail: Mail, plans: list[str]) -> None:
+        """Refuse a value that is not of the type which the run waits for: here the sender can correct it."""
+        problem = misfit(self._payloads.plain(mail.value, mail.format, "the value"), plans)
         if problem is not None:
             what = f"the value of signal {mail.name!r}"
-            raise InvalidInput(f"{what} does not fit what run {self.id} waits for, and was not sent: {problem}")
+            raise InvalidInput(f"{what} does not fit what run {mail.run_id} waits for, and was not sent: {problem}")
 
-    async def _send(self, mail: Mail, connection: Any, tries: Iterator[int]) -> None:
-        """To this run, or to the one that it went on as: under the same id, for it may be there already. A reply was
-        lost, and the run went on as another with the mail that it had not taken."""
-        connected, name = await self._connect(), mail.name
+    async def _send(self, mail: Mail, connection: Any) -> None:
+        """Send it to this run, or to the one that continues it, with the same id: the mail of a run whose reply was
+        lost may have gone on to its continuation."""
+        connected, check, tries = await self._connect(), True, 0
+
+        async def send() -> Answer:
+            nonlocal tries
+            tries += 1
+            return await connected.store.send(mail, tries > 1, check)
+
         while True:
-            if connection is None:
-                answer = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))  # noqa: B023
-            else:
+            if connection is not None:
                 answer = await connected.store.send_within(connection, mail)
+            else:
+                answer = await self._ask(send)
+                if answer.awaited:
+                    self._check_value(mail, answer.awaited)
+                    check, tries = False, tries - 1
+                    continue
             continuation = await self._latest_run(mail.run_id, answer)
             if continuation is None:
                 break
@@ -286,11 +289,14 @@ class Run(Generic[O]):
         if answer.done:
             if connected.observers is not None:
                 connected.observers.tell(
-                    connected.observers.signalled, SignalSent(answer.whose or mail.run_id, name, connection is not None)
+                    connected.observers.signalled,
+                    SignalSent(answer.whose or mail.run_id, mail.name, connection is not None),
                 )
             return
         if answer.reason == status.NO_SUCH_STEP:
-            raise InvalidState(f"run {self.id} has no unfinished step {name!r}; a signal to a dag run names its step")
+            raise InvalidState(
+                f"run {self.id} has no unfinished step {mail.name!r}; a signal to a dag run names its step"
+            )
         whose = answer.whose or mail.run_id
         raise InvalidState(f"run {whose} is {answer.status}; a signal can only be sent to a run that has not ended")
 

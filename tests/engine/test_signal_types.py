@@ -10,6 +10,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
+import asyncpg
 import pytest
 
 from stepfast import (
@@ -243,3 +244,34 @@ async def test_signals_can_be_sent_without_an_event_loop(app: Stepfast) -> None:
     await asyncio.to_thread(app.sync.signal, run.id, "go", 2)
     await app.drain()
     assert await run.result(timeout=PATIENCE) == [1, 2]
+
+
+# -- what a signal costs its sender -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("type_", "statements"), [(Any, 1), (int, 2)], ids=["of any type", "of a type"])
+async def test_a_signal_costs_its_sender_one_round_trip_and_one_more_if_its_value_is_checked(
+    postgres_url: str, type_: Any, statements: int
+) -> None:
+    """Statements are counted where the driver sends them, without those by which a given pool resets a session."""
+    sent: list[str] = []
+
+    async def spy(connection: Any) -> None:
+        connection.add_query_logger(lambda record: sent.append(record.query))
+
+    async with (
+        asyncpg.create_pool(postgres_url, min_size=0, init=spy) as pool,
+        Stepfast(pool=pool, settings=Settings(inline_wait=0)) as app,
+    ):
+
+        @app.workflow
+        async def order(ctx: Context) -> Any:
+            return await ctx.wait_signal("go", type=type_)
+
+        run = await app.start(order)
+        await app.drain()
+        sent.clear()
+        await run.signal("go", 5)
+        assert len([query for query in sent if "pg_advisory_unlock_all" not in query]) == statements
+        await app.drain()
+        assert await run.result(timeout=PATIENCE) == 5

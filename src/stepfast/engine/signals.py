@@ -32,11 +32,11 @@ _WHERE = re.compile(r"Expected `[^`]*`, got `[^`]*`( - at `[^`]*`)?|at `[^`]*`")
 """What may be repeated of the problem with a value: types and the path, not the value itself."""
 
 
-def misfit(value: Any, plans: list[str | None]) -> str | None:
+def misfit(value: Any, plans: list[str]) -> str | None:
     """What is wrong with a value for a signal, if the run waits for it and none of its waits would take it."""
     problems = []
     for plan in plans:
-        schema = msgspec.json.decode(plan or "{}").get("type")
+        schema = msgspec.json.decode(plan).get("type")
         problem = None if schema is None else first_problem(value, schema)
         if problem is None:
             return None

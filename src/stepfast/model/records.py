@@ -347,7 +347,7 @@ class Mailbox(Struct, gc=False):
 
 
 class Answer(Struct):
-    """What became of an operator's wish (cancel, pause, resume) or of a signal."""
+    """What became of an operator's request (cancel, pause, resume) or of a signal."""
 
     status: str | None
     """The run's status before; None: there is no such run."""
@@ -363,6 +363,8 @@ class Answer(Struct):
     """For a dag run: the lanes in which its steps are ready now."""
     whose: str | None = None
     """The run that this is told of, if it is not the one that was asked but the last that it went on as."""
+    awaited: list[str] = field(default_factory=list)
+    """Of a signal whose value has to be checked before it is sent: the plans of the open waits for it."""
 
 
 class Held(NamedTuple):

@@ -164,10 +164,6 @@ class Queries:
         """Names of signals that a run has not taken yet, the oldest first, and how many of each."""
         return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
 
-    async def awaited(self, run_id: str, signal: str) -> list[str | None]:
-        """What is kept of each wait for a signal that a run has given its slot back in: its plan, as JSON."""
-        return [row[0] for row in await self._fetch("awaited", run_id, signal)]
-
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""
         return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
@@ -275,10 +271,14 @@ class Queries:
         steps that did not complete. Where it, or they, are ready now. Refused (None) once an undo has begun."""
         return await self._drive(operating.retry_run, run_id)
 
-    async def send(self, mail: Mail, again: bool = False) -> Answer:
-        """Put a signal into a run's mailbox and wake the run; refused if the run has ended. Safe to repeat: who does
-        not know whether it came through asks ``again``, and it is not sent twice even if it was taken meanwhile."""
-        return await self._drive(signals.send, mail, again, self._settings.max_signals)
+    async def send(self, mail: Mail, again: bool = False, check: bool = False) -> Answer:
+        """Put a signal into a run's mailbox and wake the run; refused if the run has ended.
+
+        Safe to repeat: a caller that does not know whether it came through passes ``again``, and it is not sent twice
+        even if it was taken since. ``check``: if every open wait for it names a type, nothing is sent, and the answer
+        has the plans of the waits.
+        """
+        return await self._drive(signals.send, mail, again, self._settings.max_signals, check)
 
     async def cancel(self, run_id: str) -> Answer:
         """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""

@@ -27,17 +27,17 @@ from .operating import StateChange, cancel_dags, cancel_runs, reschedule_runs, r
 # -- sending -----------------------------------------------------------------------------------------------
 
 
-def send(mail: Mail, again: bool, most: int) -> Flow[Answer]:
+def send(mail: Mail, again: bool, most: int, check: bool = False) -> Flow[Answer]:
     """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so."""
     run, now = yield from lock_run(mail.run_id)
     if run is None:
         return Answer(None)
     if run.is_dag:
-        return (yield from _send_to_step(run, mail, again, most))
-    return (yield from _send_to(run, mail, again, most, now))
+        return (yield from _send_to_step(run, mail, again, most, check))
+    return (yield from _send_to(run, mail, again, most, now, check))
 
 
-def _send_to(run: RunState, mail: Mail, again: bool, most: int, now: int) -> Flow[Answer]:
+def _send_to(run: RunState, mail: Mail, again: bool, most: int, now: int, check: bool) -> Flow[Answer]:
     answer = Answer(run.status, run.reason, running=run.held)
     way = way_to_signal(run.status, run.reason)
     if way == "forward":
@@ -46,6 +46,11 @@ def _send_to(run: RunState, mail: Mail, again: bool, most: int, now: int) -> Flo
         answer.done = True
     elif way == "take":
         values = (run.id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
+        if check and not (again and (yield from ask("is_there", run.id, mail.id))):
+            plans = [row[0] for row in (yield from ask("awaited", run.id, mail.name))]
+            if plans and all('"type":' in (plan or "") for plan in plans):
+                answer.awaited = plans
+                return answer
         if (yield from ask("send", *values, most, mail.trace)):
             after = wake(run, 1, 0, now)
             yield from change([after])
@@ -56,12 +61,14 @@ def _send_to(run: RunState, mail: Mail, again: bool, most: int, now: int) -> Flo
     return answer
 
 
-def _send_to_step(dag: RunState, mail: Mail, again: bool, most: int) -> Flow[Answer]:
+def _send_to_step(dag: RunState, mail: Mail, again: bool, most: int, check: bool) -> Flow[Answer]:
     """A signal to a dag run is for the step of its name. One that was taken has done its work, even if by now the step
     has come to its end."""
     runs, now = found((yield from ask("lock_step_named", dag.id, mail.name)))
     for step in runs.values():
-        answer = yield from _send_to(step, mail, again, most, now)
+        answer = yield from _send_to(step, mail, again, most, now, check)
+        if answer.awaited:
+            return answer
         if answer.done:
             return Answer(dag.status, dag.reason, True, answer.lane, running=answer.running)
     return Answer(dag.status, NO_SUCH_STEP if way_to_signal(dag.status) == "take" else dag.reason)

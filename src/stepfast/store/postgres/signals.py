@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...model.ids import successor_id
 from ...model.records import Answer, Lane, Look, Mail, Mailbox
-from ...model.status import MAIL_ENDS, NO_SUCH_STEP
+from ...model.status import MAIL_ENDS, NO_SUCH_STEP, WAITING
 from ...model.transitions.signals import way_to_signal
 from ...settings import Settings
 from ..answers import holds_all, mailbox_full
@@ -53,14 +53,16 @@ class Mailboxes:
 
     # -- sending ---------------------------------------------------------------------------------------------
 
-    async def send_usual(self, connection: Any, mail: Mail) -> Answer | None:
+    async def send_usual(self, connection: Any, mail: Mail, check: bool) -> Answer | None:
         """Put a signal into the box and wake the run, by one statement. None: this is not the usual case, and nothing
         was done."""
         try:
-            row = await connection.fetchrow(self._sql["send_usual"], *_values(mail), self._most // 2, mail.trace)
+            row = await connection.fetchrow(self._sql["send_usual"], *_values(mail), self._most // 2, mail.trace, check)
         except (asyncpg.UniqueViolationError, asyncpg.SerializationError):
             return None  # it came by another way meanwhile; or a pool that was given to us sees no newer rows
-        if row is None:
+        if row["plans"] is not None:
+            return Answer(WAITING, awaited=row["plans"])
+        if row["status"] is None:
             return None
         lane = Lane(row["queue"], row["workflow"], row["priority"]) if row["waits"] else None
         return Answer(row["status"], row["reason"], True, lane, running=row["held"])

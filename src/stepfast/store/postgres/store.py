@@ -398,7 +398,7 @@ class PostgresStore(Store):
 
     # -- senders -------------------------------------------------------------------------------------------------
 
-    async def send(self, mail: Mail, again: bool = False) -> Answer:
+    async def send(self, mail: Mail, again: bool = False, check: bool = False) -> Answer:
         """Put a signal into a run's mailbox and wake the run: usually by one statement, otherwise by the flow. Whoever
         sends again asks first whether it was taken. A user who may change no run leaves it for a sweep to deliver."""
 
@@ -406,9 +406,9 @@ class PostgresStore(Store):
             return await self._mailroom.leave(connection, mail, again)
 
         async def put(connection: Any) -> Answer:
-            answer = None if again else await self._mailroom.send_usual(connection, mail)
+            answer = None if again else await self._mailroom.send_usual(connection, mail, check)
             if answer is None:
-                flow = signals.send(mail, again, self._settings.max_signals)
+                flow = signals.send(mail, again, self._settings.max_signals, check)
                 answer = await self._driver.run(connection, flow)
             return answer
 
@@ -418,13 +418,6 @@ class PostgresStore(Store):
             self._only_leaves = True
             answer = await self._with_connection(leave)
         return answer
-
-    async def awaited(self, run_id: str, signal: str) -> list[str | None]:
-        """The plans of open waits for a signal. Whoever may not read them learns of none."""
-        try:
-            return [] if self._only_leaves else await super().awaited(run_id, signal)
-        except MissingRight:
-            return []
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """A signal in the sender's transaction."""

@@ -29,8 +29,14 @@ ORDER BY r.id, m.sent_at, m.id;
 -- A signal for a run that waits, is ready or is executed, in one round trip. It is counted, and who waits is woken, as
 -- wake() of model/transitions/signals.py decides it: a test compares the two. No row: the run stands otherwise, or the signal is
 -- there, or $8 others are; the flow decides then, under the lock. How many there are is seen as it was before a wait for
--- the lock, so that $8 is well below the bound. The clock is read when the lock is there.
-WITH locked AS MATERIALIZED (
+-- the lock, so that $8 is well below the bound. The clock is read when the lock is there. With $10, and if every open wait
+-- for the signal names a type, nothing is sent, and the plans of the waits are returned for the sender to check the value.
+WITH awaited AS MATERIALIZED (
+    SELECT array_agg(s.output) AS plans
+    FROM {schema}.steps s
+    WHERE $10::bool AND s.run_id = $1 AND s.name = $4 AND s.kind = 'signal' AND s.status = 'waiting'
+    HAVING bool_and(COALESCE(s.output LIKE '%"type":%', false))
+), locked AS MATERIALIZED (
     SELECT r.id, r.status, r.reason, r.worker IS NOT NULL AS held, r.status = 'waiting' AS waits, r.queue, r.workflow,
            r.priority
     FROM {schema}.runs r
@@ -47,6 +53,7 @@ WITH locked AS MATERIALIZED (
         awaits = CASE WHEN NOT l.waits THEN r.awaits END
     FROM locked l
     WHERE r.id = l.id AND (SELECT true FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.id = $2) IS NULL
+      AND (SELECT a.plans FROM awaited a) IS NULL
       AND (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
           < $8::bigint
     RETURNING l.status, l.reason, l.held, l.waits, l.queue, l.workflow, l.priority
@@ -54,7 +61,7 @@ WITH locked AS MATERIALIZED (
     INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, trace)
     SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, $9 FROM woken
 )
-SELECT * FROM woken;
+SELECT w.*, a.plans FROM (SELECT 1) AS one LEFT JOIN woken w ON true LEFT JOIN awaited a ON true;
 
 -- name: status_of
 -- Where a run stands, without a lock; and, if it went on as another, whether who asks may read which one that is.
