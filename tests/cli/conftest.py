@@ -28,6 +28,9 @@ from stepfast.store import open_store
 from tests.cli.processes import Processes
 from tests.store.scene import Rows, Scene
 from tests.support.logs import logging_as_before
+from tests.support.snapshots import snapshot
+
+__all__ = ["snapshot"]
 
 SHOP = (Path(__file__).parent / "shop.py").read_text()
 HARBOUR = (Path(__file__).parent / "harbour.py").read_text()
