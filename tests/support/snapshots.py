@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import pytest
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: UTC|Z)?"), "<time>"),
-    (re.compile(r"\b[0-9a-f]{16}\b"), "<version>"),
+    (re.compile(r"\bversion [0-9a-f]{12,16}\b"), "version <version>"),
+    (re.compile(rf"\b{re.escape(socket.gethostname())}:\d+"), "HOST:PID"),
 )
 _SPAN = re.compile(r"(?<!lease of )(?<!lease, )\b(\d+(?:\.\d+)?) (ms|s|min|h|d)\b(?: (\d+) (s|min|h)\b)?")
 _UNITS = {"ms": 0.001, "s": 1, "min": 60, "h": 3600, "d": 86400}
