@@ -76,7 +76,6 @@ class Contrast(NamedTuple):
 
 
 async def contrasts(page: Page) -> list[Contrast]:
-    """Every piece of text on the page."""
     return [Contrast(*found) for found in await page.evaluate(_CONTRASTS)]
 
 

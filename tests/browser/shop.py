@@ -13,8 +13,6 @@ from stepfast import Backoff, Context, DagContext, NonRetryableError, Rate, Sett
 
 @dataclass
 class Order:
-    """What somebody wants to have."""
-
     id: str
     cents: int
     parcels: int = 1
@@ -38,7 +36,6 @@ class CardDeclined(NonRetryableError):
 
 
 def make_shop(world: World, url: str = "sqlite://") -> Stepfast:
-    """The application, with all its workflows."""
     app = Stepfast(url, settings=Settings(inline_wait=0))
     _mail(app, world)
     _checkout(app, world)

@@ -334,7 +334,6 @@ def test_retry_a_dead_letter(stepfast: Verbs, shop: Shop) -> None:
 
 
 def a_run(**changes: Any) -> RunInfo:
-    """A run as it is listed."""
     now = datetime(2026, 5, 1, tzinfo=UTC)
     fields: dict[str, Any] = dict.fromkeys(RunInfo.__dataclass_fields__) | {
         "id": NOBODY, "workflow": "ship", "queue": "ship", "status": "completed", "attempt": 1, "tags": [],

@@ -28,8 +28,6 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 @dataclass
 class Block:
-    """One fenced block."""
-
     page: Path
     line: int
     language: str
@@ -38,7 +36,6 @@ class Block:
 
     @property
     def where(self) -> str:
-        """For the name of a test."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
@@ -71,14 +68,12 @@ class Program:
 
 
 def pages() -> list[Path]:
-    """Every document that readers of the project see."""
     return sorted(
         [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("contract/*.md")]
     )
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page."""
     found: list[Block] = []
     opened: Block | None = None
     indent = direction = ""
@@ -159,6 +154,5 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> list[str]:
-    """Where a page points, outside its blocks."""
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return [match["target"] for match in LINK.finditer(re.sub(r"`[^`\n]*`", "", text))]

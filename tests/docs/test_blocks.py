@@ -84,8 +84,6 @@ ON_POSTGRES = [block for block in all_blocks("sql") if block.direction != "sqlit
 
 
 class Order(TypedDict):
-    """The input of the documented statement."""
-
     id: str
     cents: int
 

@@ -178,7 +178,6 @@ CITED = re.compile(r"\b[Rr]ules? (\d+(?:(?:–|, | and )\d+)*)")
 
 
 def written() -> set[int]:
-    """The rules of the page."""
     return {int(number) for number in re.findall(r"^\| (\d+) \|", (ROOT / "docs/rules.md").read_text(), re.MULTILINE)}
 
 

@@ -26,7 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough)])
 def url(request: pytest.FixtureRequest) -> str:
-    """The test runs once per database."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 

@@ -116,7 +116,6 @@ def test_a_claim_has_a_number_that_nobody_had(life: Life) -> None:
 
 
 def departures(life: Life) -> Iterator[tuple[RunState, Transition, int]]:
-    """Every way in which the run could have left its worker."""
     for run, now in life.held():
         for kind in set(UNDOING if run.undoing else LEAVING):
             yield run, transition(life.chance, run, now, kind), now

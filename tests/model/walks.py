@@ -43,7 +43,6 @@ Event = Callable[[RunState, int], RunState]
 
 
 def started(chance: Random) -> RunState:
-    """A run that was just started."""
     delay = chance.choice([0, 0, 50])
     expires, deadline = chance.choice([None, chance.randint(1, 200)]), chance.choice([None, chance.randint(60, 400)])
     expires_at = None if expires is None else BEGIN + delay + expires
@@ -147,7 +146,6 @@ def retried(run: RunState, now: int) -> RunState:
 
 
 def event(chance: Random, run: RunState, now: int) -> Event:
-    """Something that can happen to the run."""
     if run.held and chance.random() < 0.4:
         move = transition(chance, run, now)
         return lambda run, now: leave(run, move, now, 2)
@@ -160,8 +158,6 @@ def event(chance: Random, run: RunState, now: int) -> Event:
 
 
 class Moment(NamedTuple):
-    """Before and after an event, and when it was."""
-
     before: RunState
     after: RunState
     now: int
@@ -182,12 +178,10 @@ class Life(NamedTuple):
         return [(replace(after, output=UNSET, error=UNSET), now) for _, after, now in self.moments]
 
     def held(self) -> list[tuple[RunState, int]]:
-        """The same, while a worker had it."""
         return [(run, now) for run, now in self.standings() if run.held]
 
 
 def live(seed: int, length: int = 40) -> Life:
-    """A life by chance."""
     chance = Random(seed)
     run, now, moments = started(chance), BEGIN, list[Moment]()
     for _ in range(length):

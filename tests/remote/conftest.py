@@ -22,7 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[PrivateMariaDb]:
-    """One server per test process."""
     server = PrivateMariaDb()
     try:
         yield server.start()
@@ -32,7 +31,6 @@ def mariadb_server() -> Iterator[PrivateMariaDb]:
 
 @pytest.fixture
 def mariadb_url(mariadb_server: PrivateMariaDb) -> Iterator[str]:
-    """A MariaDB database of this test's own."""
     url = mariadb_server.create_database()
     yield url
     mariadb_server.drop_database(url)
@@ -40,7 +38,6 @@ def mariadb_url(mariadb_server: PrivateMariaDb) -> Iterator[str]:
 
 @pytest.fixture(params=["postgres", "mariadb"])
 def url(request: pytest.FixtureRequest) -> str:
-    """The test runs once per database."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 

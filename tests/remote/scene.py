@@ -6,7 +6,7 @@ from typing import Any
 
 from stepfast.remote import RemoteWorker
 from tests.remote.tables import Tables
-from tests.support.engine import eventually
+from tests.support.engine import Gate, eventually
 
 
 def quick_worker(url: str, **options: Any) -> RemoteWorker:
@@ -21,9 +21,21 @@ def quick_worker(url: str, **options: Any) -> RemoteWorker:
     return worker
 
 
-async def result_of(tables: Tables, step_id: str) -> dict[str, Any]:
-    """Wait until a result is there."""
+def slow_worker(url: str, gate: Gate, calls: list[Any] | None = None, **options: Any) -> RemoteWorker:
+    """The same with a handler ``slow``, which passes a gate; it notes what it is given."""
+    worker = quick_worker(url, **options)
 
+    @worker.handle("slow")
+    async def slow(input: Any) -> str:
+        if calls is not None:
+            calls.append(input)
+        await gate.passing()
+        return "done"
+
+    return worker
+
+
+async def result_of(tables: Tables, step_id: str) -> dict[str, Any]:
     async def there() -> dict[str, Any] | None:
         return (await tables.results()).get(step_id)
 

@@ -48,7 +48,6 @@ class Tables:
         return [tuple(row) for row in await self._connection.fetch(sql, *given)]
 
     async def now(self) -> int:
-        """The database's clock."""
         sql = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)" if self.is_mysql else (
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         )  # fmt: skip
@@ -74,7 +73,6 @@ class Tables:
         await self.fetch(f"INSERT INTO [results] ({RESULT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *values)
 
     async def tasks(self) -> list[str]:
-        """The ids of tasks that are there."""
         return [row[0] for row in await self.fetch("SELECT step_id FROM [tasks] ORDER BY step_id")]
 
     async def results(self) -> dict[str, dict[str, Any]]:

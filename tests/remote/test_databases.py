@@ -19,7 +19,7 @@ from stepfast.remote import RemoteWorker, SqlTransport, Task
 from stepfast.remote.protocol import TaskOutcome, mysql_options, parse_transport_url
 from stepfast.remote.task_store import Serving, located, open_database
 from stepfast.settings import Settings
-from tests.remote.scene import quick_worker, result_of
+from tests.remote.scene import quick_worker, result_of, slow_worker
 from tests.remote.tables import Tables
 from tests.support.engine import Gate, eventually
 from tests.support.mariadb import PrivateMariaDb
@@ -322,15 +322,8 @@ def worker_of(url: str, **options: Any) -> RemoteWorker:
 
 
 async def test_broken_connections_end_neither_the_worker_nor_its_handlers(url: str, tables: Tables) -> None:
-    gate, calls = Gate(), []
-    worker = worker_of(url)
-
-    @worker.handle("slow")
-    async def slow(input: Any) -> str:
-        calls.append(input)
-        await gate.passing()
-        return "done"
-
+    gate, calls = Gate(), list[Any]()
+    worker = slow_worker(url, gate, calls, settings=IMPATIENT)
     await tables.put_task("run:0", "slow")
     async with worker:
         await gate.reached()
@@ -382,13 +375,7 @@ async def test_a_record_whose_answer_is_lost_is_written_once(postgres_url: str) 
         tables = await Tables(postgres_url).open()
     port = int(postgres_url.rpartition(":")[2].partition("/")[0])
     async with Proxy("127.0.0.1", port) as proxy:
-        worker = worker_of(proxy.url(postgres_url), concurrency=1)
-
-        @worker.handle("slow")
-        async def slow(input: Any) -> str:
-            await gate.passing()
-            return "done"
-
+        worker = slow_worker(proxy.url(postgres_url), gate, settings=IMPATIENT, concurrency=1)
         await tables.put_task("run:0", "slow")
         async with worker:
             await gate.reached()

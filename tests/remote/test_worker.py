@@ -12,13 +12,13 @@ import pytest
 
 from stepfast import Settings
 from stepfast.errors import InvalidState, NonRetryableError, WorkerBroken
-from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport, Task
+from stepfast.remote import FatalError, RemoteTask, SqlTransport, Task
 from stepfast.remote import worker as remote_worker
 from stepfast.remote.mysql import transactions as mysql
 from stepfast.remote.protocol import TaskOutcome
 from stepfast.remote.task_store import Database, Recorded, Serving, located, open_database
 from stepfast.store.postgres import transactions as postgres
-from tests.remote.scene import quick_worker, result_of, results_of
+from tests.remote.scene import quick_worker, result_of, results_of, slow_worker
 from tests.remote.tables import Tables
 from tests.support.engine import Gate, ThreadGate, eventually
 from tests.support.proxy import Proxy
@@ -164,10 +164,7 @@ async def test_the_oldest_come_first(url: str, tables: Tables) -> None:
     worker = quick_worker(url, concurrency=1)
     seen: list[int] = []
 
-    @worker.handle("note")
-    async def note(input: int) -> None:
-        seen.append(input)
-
+    worker.handle("note")(seen.append)
     async with worker:
         await results_of(tables, 5)
     assert seen == [4, 3, 2, 1, 0]
@@ -177,11 +174,7 @@ async def test_two_workers_do_each_task_once(url: str, tables: Tables) -> None:
     seen: list[int] = []
     workers = [quick_worker(url), quick_worker(url)]
     for worker in workers:
-
-        @worker.handle("note")
-        async def note(input: int) -> None:
-            seen.append(input)
-
+        worker.handle("note")(seen.append)
     for number in range(60):
         await tables.put_task(f"run:{number}", "note", number)
     async with workers[0], workers[1]:
@@ -202,17 +195,6 @@ def test_options_that_cannot_work_are_refused(option: dict[str, Any]) -> None:
 
 async def owners(tables: Tables) -> list[tuple[Any, ...]]:
     return await tables.fetch("SELECT step_id, claimed_by, claimed_at FROM [tasks] ORDER BY step_id")
-
-
-def slow_worker(url: str, gate: Gate, **options: Any) -> RemoteWorker:
-    worker = quick_worker(url, **options)
-
-    @worker.handle("slow")
-    async def slow(input: Any) -> str:
-        await gate.passing()
-        return "done"
-
-    return worker
 
 
 @pytest.mark.timeout(45)  # a stop that loses a task waits for ever on a clock that stands
@@ -400,22 +382,13 @@ def proxy_of(url: str, tables: Tables) -> Proxy:
 async def test_a_stop_is_bounded_while_the_network_is_silent(
     url: str, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in (
-        (remote_worker, "_CLAIM_ENDS"),
-        (remote_worker, "_LAST_RESULTS"),
-        (remote_worker, "_GIVE_BACK"),
-    ):
-        monkeypatch.setattr(module, name, 0.2)
+    for name in ("_CLAIM_ENDS", "_LAST_RESULTS", "_GIVE_BACK"):
+        monkeypatch.setattr(remote_worker, name, 0.2)
     for one in (mysql, postgres):
         monkeypatch.setattr(one, "PATIENCE", 0.2)
     gate = Gate()
     async with proxy_of(url, tables) as proxy:
-        worker = quick_worker(proxy.url(url), shutdown_grace=0.1)
-
-        @worker.handle("slow")
-        async def slow(input: Any) -> None:
-            await gate.passing()
-
+        worker = slow_worker(proxy.url(url), gate, shutdown_grace=0.1)
         await tables.put_task("run:0", "slow")
         await worker.start()
         await gate.reached()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Settings, Stepfast
+from stepfast import Context, Run, Settings, Stepfast
 from stepfast.remote import RemoteWorker, SqlTransport
 from tests.remote.conftest import mariadb_server, mariadb_url
 from tests.remote.tables import Tables
@@ -45,11 +45,12 @@ class Home:
     """Another application on the same tables."""
 
     def worker(self, group: str = "echo", **options: Any) -> RemoteWorker:
-        """A worker elsewhere, which looks often."""
         return RemoteWorker(self.workers_url, group, **{"poll_interval": 0.02, **options})
 
+    def echoing(self, calls: Calls | None = None) -> RemoteWorker:
+        return echoing_worker(self.workers_url, calls)
+
     async def count_tasks(self, count: int) -> bool:
-        """Whether there are so many tasks."""
         return len(await self.tables.tasks()) == count
 
     async def answer(self, run_id: str, seq: int = 0, **columns: Any) -> None:
@@ -63,7 +64,6 @@ class Home:
         return step_id in await self.tables.tasks()
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        """Ask the Postgres that the application is on."""
         store: Any = await self.app.store()
         rows: list[Any] = await store._with_connection(lambda connection: connection.fetch(sql, *values))
         return rows
@@ -74,17 +74,37 @@ class Home:
         return int(rows[0][0])
 
     async def nothing_is_left(self, patience: float = PATIENCE) -> None:
-        """Wait until the transport's tables are empty."""
-
         async def empty() -> bool:
             return not await self.tables.tasks() and not await self.tables.results()
 
         await eventually(empty, patience)
 
 
+def echoing_worker(url: str, calls: Calls | None = None) -> RemoteWorker:
+    """A worker whose handler ``echo`` returns its input."""
+    worker = RemoteWorker(url, "echo", poll_interval=0.02)
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> Any:
+        if calls is not None:
+            calls.hit("echo")
+        return input
+
+    return worker
+
+
+async def start_shop(app: Stepfast, *given: Any, **options: Any) -> Run[Any]:
+    """Start a workflow of one remote step, ``echo``."""
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", *given, **options)
+
+    return await app.start(shop)
+
+
 @pytest.fixture
 def calls() -> Calls:
-    """Counts calls by name."""
     return Calls()
 
 

@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, Run, Settings, Stepfast
-from stepfast.remote import RemoteWorker, SqlTransport
+from stepfast.remote import SqlTransport
 from tests.remote.tables import Tables
-from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
+from tests.remote_steps.conftest import QUICK, Home, echoing_worker, enough_joined, joined, start_shop
 from tests.support.engine import eventually
 
 NOW = Backoff(base=0, jitter=False)
 both = pytest.mark.parametrize("home", ["joined", "outbox"], indirect=True)
-
-
-def add_shop(home: Home) -> None:
-    @home.app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", 1, retries=3, backoff=NOW)
 
 
 async def on_attempt(home: Home, run: Run[Any], attempt: int) -> None:
@@ -43,8 +37,7 @@ async def no_results(home: Home) -> None:
 
 @both
 async def test_a_second_word_on_an_old_attempt_does_not_settle_the_next(home: Home) -> None:
-    add_shop(home)
-    run = await home.app.start("shop")
+    run = await start_shop(home.app, 1, retries=3, backoff=NOW)
     async with home.app.worker():
         long_ago = await home.tables.now() - 60_000
         await home.answer(run.id, status="failed", error='{"message": "one"}', started_at=long_ago)
@@ -61,8 +54,7 @@ async def test_a_second_word_on_an_old_attempt_does_not_settle_the_next(home: Ho
 @enough_joined
 async def test_what_a_late_worker_completed_is_completed(home: Home) -> None:
     """It was the first attempt's, and the second is out: its task is taken back."""
-    add_shop(home)
-    run = await home.app.start("shop")
+    run = await start_shop(home.app, 1, retries=3, backoff=NOW)
     async with home.app.worker():
         await home.answer(run.id, status="failed", error='{"message": "one"}')
         await on_attempt(home, run, 2)
@@ -75,8 +67,7 @@ async def test_what_a_late_worker_completed_is_completed(home: Home) -> None:
 async def test_a_task_that_vanished_is_sent_again(home: Home) -> None:
     """A worker that was late has deleted the row of the next attempt."""
     home.app = home.make(settings=replace(QUICK, lease=3))  # what goes to another database is not missed before that
-    add_shop(home)
-    run = await home.app.start("shop")
+    run = await start_shop(home.app, 1, retries=3, backoff=NOW)
     async with home.app.worker():
         await home.answer(run.id, status="failed", error='{"message": "one"}')
         await on_attempt(home, run, 2)
@@ -89,7 +80,6 @@ async def test_a_task_that_vanished_is_sent_again(home: Home) -> None:
 @enough_joined
 async def test_results_of_others_are_not_touched(home: Home) -> None:
     """Rule 45: neither those of runs that this engine does not know, nor what looks like none of its ids."""
-    add_shop(home)
     foreign = ["0197a1b2-0000-7000-8000-000000000000:0", "run:0", "x:-1", "a:b:c:99999999999"]
     for step_id in foreign:
         run_id, _, seq = step_id.rpartition(":")
@@ -97,7 +87,7 @@ async def test_results_of_others_are_not_touched(home: Home) -> None:
             "INSERT INTO [results] (step_id, run_id, seq, status, created_at) VALUES (?, ?, ?, 'completed', 1)",
             step_id, run_id, int(seq) % 1000,
         )  # fmt: skip
-    run = await home.app.start("shop")
+    run = await start_shop(home.app, 1, retries=3, backoff=NOW)
     async with home.app.worker() as worker:
         await home.answer(run.id, output="3")
         assert await run.result(timeout=20) == 3
@@ -108,8 +98,7 @@ async def test_results_of_others_are_not_touched(home: Home) -> None:
 @joined
 async def test_what_a_step_that_is_over_leaves_behind_is_removed(home: Home) -> None:
     """A worker died between its two commits, and another did the task once more; or it was late."""
-    add_shop(home)
-    run = await home.app.start("shop")
+    run = await start_shop(home.app, 1, retries=3, backoff=NOW)
     async with home.app.worker() as worker:
         await home.answer(run.id, output="3")
         assert await run.result(timeout=20) == 3
@@ -126,8 +115,7 @@ async def test_only_the_clock_of_the_database_counts(home: Home, monkeypatch: py
     monkeypatch.setattr(time, "time", lambda: real() + 86_400)
     monkeypatch.setattr(time, "time_ns", lambda: int((real() + 86_400) * 1e9))
     monkeypatch.setattr("stepfast.model.ids._last", 0)  # and back again: ids never go back by themselves
-    add_shop(home)
-    run = await home.app.start("shop")
+    run = await start_shop(home.app, 1, retries=3, backoff=NOW)
     async with home.app.worker():
         await on_attempt(home, run, 1)
         rows = await home.tables.fetch("SELECT created_at FROM [tasks]")
@@ -174,11 +162,7 @@ async def test_rows_of_others_do_not_keep_our_steps_from_being_settled(postgres_
     at, whosesoever it is."""
     settings = Settings(sweep_interval=0.1, poll_interval=0.05, lease=0.3)
     app = Stepfast(postgres_url, settings=settings, transport=SqlTransport(settings=settings))
-    worker = RemoteWorker(postgres_url, "echo", poll_interval=0.02)
-
-    @worker.handle("echo")
-    async def echo(input: Any) -> Any:
-        return input
+    worker = echoing_worker(postgres_url)
 
     @app.workflow
     async def shop(ctx: Context, order: int) -> Any:

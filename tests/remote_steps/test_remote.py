@@ -25,23 +25,10 @@ from stepfast import (
 from stepfast.engine.remote_step import remote_order
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
 from stepfast.telemetry import Metrics, Observer, RemoteEnded, RemoteSent, metrics_text
-from tests.remote_steps.conftest import QUICK, Home, enough_joined, everywhere, joined
+from tests.remote_steps.conftest import QUICK, Home, enough_joined, everywhere, joined, start_shop
 from tests.support.engine import Calls, eventually, stopped_at_once
 
 NOW = Backoff(base=0, jitter=False)
-
-
-def echoing(home: Home, calls: Calls | None = None) -> RemoteWorker:
-    """A worker whose handler gives back what it was given."""
-    worker = home.worker()
-
-    @worker.handle("echo")
-    async def echo(input: Any) -> Any:
-        if calls is not None:
-            calls.hit("echo")
-        return input
-
-    return worker
 
 
 # -- values and errors -----------------------------------------------------------------------------------------------
@@ -63,7 +50,7 @@ async def test_values_and_errors_come_through(home: Home) -> None:
             return error.step, error.message, error.code, error.retryable, str(error)
         raise AssertionError
 
-    worker = echoing(home)
+    worker = home.echoing()
 
     @worker.handle("fatal")
     async def fatal(input: Any) -> None:
@@ -141,7 +128,7 @@ async def test_a_run_that_cannot_be_helped_by_a_retry_ends_at_once(home: Home) -
         return await ctx.remote("unknown", group="echo", retries=5)
 
     run = await home.app.start(shop)
-    async with echoing(home), home.app.worker():
+    async with home.echoing(), home.app.worker():
         with pytest.raises(RunFailed, match="no handler for unknown"):
             await run.result(timeout=20)
     assert (await run.info()).attempt == 1
@@ -164,7 +151,7 @@ async def test_the_output_has_its_type_and_one_that_does_not_fit_is_a_failure(ho
         return "?"
 
     run = await home.app.start(shop)
-    async with echoing(home), home.app.worker():
+    async with home.echoing(), home.app.worker():
         said = await run.result(timeout=20)
     assert said.startswith("all of it; the output of 'echo' does not fit its annotation: ")
     assert said.endswith("False")
@@ -252,7 +239,7 @@ async def test_a_plain_def_has_it_too(home: Home) -> None:
         return ctx.remote("echo", number, type=int) + ctx.remote("echo", 1, type=int)
 
     run = await home.app.start(shop, 41)
-    async with echoing(home), home.app.worker():
+    async with home.echoing(), home.app.worker():
         assert await run.result(timeout=20) == 42
 
 
@@ -271,7 +258,7 @@ async def test_branches_maps_and_races(home: Home) -> None:
         return [branch, mapped, winner, value, other]
 
     run = await home.app.start(shop)
-    async with echoing(home), home.app.worker():
+    async with home.echoing(), home.app.worker():
         expected = [10, [2 * n for n in range(20)], "remote", "quick", "soon"]
         assert await run.result(timeout=90) == expected  # a dozen rounds of several processes, on whatever machine
         await home.nothing_is_left()  # who lost the race is taken back
@@ -308,11 +295,7 @@ async def test_a_thousand_steps_of_one_gather_are_one_insert_and_few_resumes(hom
 async def test_a_run_that_waits_holds_no_slot_and_says_what_for(home: Home) -> None:
     app = home.make(settings=replace(QUICK, inline_wait=0.0))
 
-    @app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", {"a": 1})
-
-    run = await app.start(shop)
+    run = await start_shop(app, {"a": 1})
     async with app.worker(concurrency=1):
         await eventually(lambda: _waits_for(run, "remote:echo"))
         (step,) = await run.steps()
@@ -320,7 +303,7 @@ async def test_a_run_that_waits_holds_no_slot_and_says_what_for(home: Home) -> N
         assert step.detail is not None
         assert "sent to group 'echo' at 20" in step.detail
         await eventually(lambda: home.count_tasks(1))
-    async with echoing(home), app.worker(concurrency=1):
+    async with home.echoing(), app.worker(concurrency=1):
         assert await run.result(timeout=20) == {"a": 1}
 
 
@@ -330,14 +313,10 @@ async def _waits_for(run: Any, what: str) -> bool:
 
 @pytest.mark.parametrize("home", ["joined", "outbox"], indirect=True)
 async def test_a_result_that_comes_while_no_engine_lives_is_found(home: Home, calls: Calls) -> None:
-    @home.app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", 5)
-
-    run = await home.app.start(shop)
+    run = await start_shop(home.app, 5)
     async with home.app.worker():
         await eventually(lambda: home.count_tasks(1))
-    async with echoing(home, calls):
+    async with home.echoing(calls):
         await eventually(lambda: calls["echo"])
     async with home.app.worker():
         assert await run.result(timeout=20) == 5
@@ -406,30 +385,22 @@ async def test_a_cancelled_run_takes_back_what_nobody_has_begun(home: Home) -> N
 
 @joined
 async def test_a_retried_run_sends_again_what_was_taken_back(home: Home) -> None:
-    @home.app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", 5)
-
-    run = await home.app.start(shop)
+    run = await start_shop(home.app, 5)
     async with home.app.worker():
         await eventually(lambda: home.count_tasks(1))
         await run.cancel()
         await home.nothing_is_left()
         await run.retry()
-        async with echoing(home):
+        async with home.echoing():
             assert await run.result(timeout=20) == 5
 
 
 @joined
 async def test_a_worker_that_dies_while_its_run_waits_changes_nothing(home: Home, calls: Calls) -> None:
-    @home.app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", 5)
-
-    run = await home.app.start(shop)
+    run = await start_shop(home.app, 5)
     async with stopped_at_once(home.app):
         await eventually(lambda: home.count_tasks(1))
-    async with echoing(home, calls), home.app.worker():
+    async with home.echoing(calls), home.app.worker():
         assert await run.result(timeout=20) == 5
     assert calls == {"echo": 1}
 
@@ -439,12 +410,7 @@ async def test_a_worker_that_dies_while_its_run_waits_changes_nothing(home: Home
 
 async def test_on_sqlite_alone_it_is_refused_with_what_to_do(sqlite_url: str) -> None:
     async with Stepfast(sqlite_url) as app:
-
-        @app.workflow
-        async def shop(ctx: Context) -> Any:
-            return await ctx.remote("echo")
-
-        run = await app.start(shop)
+        run = await start_shop(app)
         await app.drain()
         with pytest.raises(RunFailed, match=r"Pass Stepfast\(transport=SqlTransport\(url\)\)"):
             await run.result(timeout=20)
@@ -511,7 +477,7 @@ async def test_observers_hear_of_what_goes_out_and_comes_back(home: Home) -> Non
         with contextlib.suppress(RemoteStepError):
             await ctx.remote("fatal", "s3cret", group="echo")
 
-    worker = echoing(home)
+    worker = home.echoing()
 
     @worker.handle("fatal")
     async def fatal(input: Any) -> None:
@@ -658,12 +624,7 @@ async def test_a_step_of_a_graph_is_served_elsewhere(home: Home) -> None:
     fulfil.remote("echo", after=[scan])
     fulfil.remote("twice", handler="echo", group="echo", after=["echo"], input=lambda ctx: ctx.outputs["scan"] * 2)
     fulfil.remote("never", after=["scan"], when=lambda ctx: False)
-    worker = home.worker()
-
-    @worker.handle("echo")
-    async def echo(input: Any) -> Any:
-        return input
-
+    worker = home.echoing()
     run = await home.app.start(fulfil, 1)
     async with home.app.worker(), worker:
         assert await run.result(timeout=20) == {"scan": 2, "echo": {"input": 1, "outputs": {"scan": 2}}, "twice": 4}

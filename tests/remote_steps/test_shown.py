@@ -15,7 +15,7 @@ from stepfast.cli.show import write_steps
 from stepfast.info import with_claims
 from stepfast.monitoring.explain import explain, why
 from stepfast.store.store import Store
-from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
+from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined, start_shop
 from tests.support.engine import eventually
 
 
@@ -86,11 +86,7 @@ async def test_show_says_of_a_step_of_a_graph_where_it_is_and_how_long_it_was_qu
 
 @joined
 async def test_show_tells_how_long_a_step_was_queued(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    @home.app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", 1)
-
-    run = await home.app.start(shop)
+    run = await start_shop(home.app, 1)
     async with home.app.worker():
         await eventually(lambda: home.count_tasks(1))
         await home.answer(run.id, output="1", started_at=await home.tables.now() + 60_000)
@@ -133,11 +129,7 @@ async def test_an_application_without_remote_steps_pays_nothing(home: Home, monk
 async def test_the_courier_rests_when_no_remote_step_waits(home: Home) -> None:
     app = home.make(settings=replace(QUICK, sweep_interval=0.02, poll_interval=0.02))
 
-    @app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", 1)
-
-    run = await app.start(shop)
+    run = await start_shop(app, 1)
     async with app.worker() as worker:
         await home.answer(run.id, output="1")
         assert await run.result(timeout=20) == 1

@@ -14,8 +14,8 @@ from stepfast import Backoff, Context, DatabaseUnavailable, RemoteStepError, Run
 from stepfast.carrying import _make
 from stepfast.model.remote_steps import Result, Task
 from stepfast.model.urls import parse_url
-from stepfast.remote import RemoteWorker, SqlTransport, Transport
-from tests.remote_steps.conftest import QUICK
+from stepfast.remote import SqlTransport, Transport
+from tests.remote_steps.conftest import QUICK, echoing_worker, start_shop
 from tests.remote_steps.memory import MemoryTransport, echo
 from tests.support.engine import eventually
 
@@ -139,12 +139,7 @@ async def test_the_timeout_of_a_step_that_is_sent_anew_counts_anew(sqlite_url: s
     transport = MemoryTransport()
     settings = replace(QUICK, inline_wait=0.0)
     async with Stepfast(sqlite_url, transport=transport, settings=settings) as app:
-
-        @app.workflow
-        async def shop(ctx: Context) -> Any:
-            return await ctx.remote("echo", 1, timeout=3600)
-
-        run = await app.start(shop)
+        run = await start_shop(app, 1, timeout=3600)
         async with app.worker():
             await eventually(lambda: transport.tasks)
             await run.cancel()
@@ -244,12 +239,7 @@ async def test_a_transport_that_raises_harms_no_worker(sqlite_url: str, caplog: 
             return await super().results(step_ids)
 
     async with Stepfast(sqlite_url, transport=Wayward(echo), settings=QUICK) as app:
-
-        @app.workflow
-        async def shop(ctx: Context) -> Any:
-            return await ctx.remote("echo", 1)
-
-        run = await app.start(shop)
+        run = await start_shop(app, 1)
         async with app.worker():
             assert await run.result(timeout=20) == 1
     assert "a bug of mine; trying again" in caplog.text
@@ -300,12 +290,7 @@ async def test_a_step_that_takes_long_to_be_sent_is_sent_once(sqlite_url: str) -
     transport = Slow(echo)
     settings = replace(QUICK, sweep_interval=0.02, poll_interval=0.02)
     async with Stepfast(sqlite_url, transport=transport, settings=settings) as app:
-
-        @app.workflow
-        async def shop(ctx: Context) -> Any:
-            return await ctx.remote("echo", 1)
-
-        run = await app.start(shop)
+        run = await start_shop(app, 1)
         async with app.worker(), app.worker():
             await asyncio.wait_for(began.wait(), 20)
             late = time.monotonic() + 10 * settings.sweep_interval
@@ -366,21 +351,6 @@ async def test_an_application_that_makes_no_tables_makes_none_for_the_transport(
 async def test_a_transport_that_is_told_to_makes_its_tables_all_the_same(postgres_url: str) -> None:
     app = Stepfast(postgres_url, settings=QUICK, auto_migrate=False, transport=SqlTransport(create=True))
     async with app:
-
-        @app.workflow
-        async def shop(ctx: Context) -> int:
-            return await ctx.remote("echo", 1, type=int)
-
-        run = await app.start(shop)
+        run = await start_shop(app, 1, type=int)
         async with app.worker(), echoing_worker(postgres_url):
             assert await run.result(timeout=20) == 1
-
-
-def echoing_worker(url: str) -> RemoteWorker:
-    worker = RemoteWorker(url, "echo", poll_interval=0.02)
-
-    @worker.handle("echo")
-    async def echo_input(input: Any) -> Any:
-        return input
-
-    return worker

@@ -26,7 +26,6 @@ class Diary(Observer):
         return [hook for hook, _ in self.pages if hook not in left_out]
 
     def of(self, hook: str) -> list[Any]:
-        """The events of one hook."""
         return [event for told, event in self.pages if told == hook]
 
 
@@ -58,11 +57,9 @@ async def make_app() -> AsyncIterator[MakeApp]:
 
 @pytest.fixture
 def diary() -> Diary:
-    """What an observer was told."""
     return Diary()
 
 
 @pytest.fixture
 def app(make_app: MakeApp, diary: Diary) -> Stepfast:
-    """An application that the diary is kept of."""
     return make_app(observers=[diary])

@@ -28,7 +28,6 @@ def parsed(text: str) -> Samples:
 
 
 def value(samples: Samples, name: str, /, **labels: str) -> float:
-    """One sample."""
     return samples[name, tuple(sorted(labels.items()))]
 
 

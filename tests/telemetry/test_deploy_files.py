@@ -27,7 +27,6 @@ OF_PROMETHEUS = {"job", "instance", "le"}
 
 @pytest.fixture
 async def families() -> dict[str, Family]:
-    """Every metric that there is."""
     async with Stepfast("sqlite://") as app:
         found = [*await gauges_of(app), *Metrics(Settings()).families(), lag_family(0)]
     return {family.name: family for family in found}

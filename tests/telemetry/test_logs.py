@@ -19,14 +19,11 @@ logger = logging.getLogger("tests.shop")
 
 
 class Lines(logging.Handler):
-    """Keeps records."""
-
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self.records.append(record)
 
     def ids(self) -> list[tuple[Any, ...]]:

@@ -481,7 +481,6 @@ class Postmark(Observer):
 
 @pytest.fixture
 def postmark() -> Postmark:
-    """Somebody who sends something along."""
     return Postmark()
 
 

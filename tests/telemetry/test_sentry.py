@@ -19,14 +19,11 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 
 class Kept(Transport):
-    """Keeps the events that would be sent."""
-
     def __init__(self) -> None:
         super().__init__()
         self.events: list[dict[str, Any]] = []
 
     def capture_envelope(self, envelope: Envelope) -> None:
-        """Take the events out of an envelope."""
         self.events += [dict(item.payload.json) for item in envelope.items if item.type == "event"]  # type: ignore[arg-type]
 
 
@@ -42,12 +39,10 @@ def sent() -> Iterator[list[dict[str, Any]]]:
 
 
 def crumbs(event: dict[str, Any]) -> list[str]:
-    """The messages of its breadcrumbs."""
     return [crumb["message"] for crumb in event.get("breadcrumbs", {}).get("values", [])]
 
 
 def raised(event: dict[str, Any]) -> dict[str, Any]:
-    """The error that is reported."""
     found: dict[str, Any] = event["exception"]["values"][-1]
     return found
 
