@@ -13,7 +13,7 @@ import pytest
 
 from stepfast import ConfigurationError, Context, Rate, Stepfast, UnknownOption
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Gate, bystander, eventually
+from tests.support.engine import PATIENCE, Gate, bystander, drained, eventually
 
 
 class Meter:
@@ -132,7 +132,6 @@ async def test_steps_of_a_dag_are_limited_one_by_one(app: Stepfast) -> None:
 
 
 async def test_no_more_begin_in_any_window_than_the_rate_says(app: Stepfast) -> None:
-    """By the database's clock: the times at which runs were first claimed."""
     app.queue("mail", rate=Rate(5, per=0.1))
 
     @app.task
@@ -192,8 +191,7 @@ async def test_a_retry_from_the_start_and_a_successor_keep_the_key(app: Stepfast
             ctx.continue_as(number + 1)
         return number
 
-    run = await app.start(counting, 0, concurrency_key="a")
-    await app.drain()
+    run = await drained(app, counting, 0, concurrency_key="a")
     again = await run.retry(from_start=True)
     await app.drain()
     assert [info.concurrency_key for info in await app.runs(workflow=counting)] == ["a"] * 4

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, RunFailed, Settings, Stepfast, StepTimeout, step
+from stepfast import Context, Settings, Stepfast, StepTimeout, step
 from stepfast.cli.top import Watch, screen
 from stepfast.monitoring.doctor import examine
 from stepfast.store.answers import LONG_AT_WORK
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
-from tests.support.engine import Gate, eventually
+from tests.support.engine import Gate, drained, eventually, failure
 
 pytestmark = ON_SQLITE
 
@@ -70,11 +70,8 @@ async def test_the_settings_bound_what_says_nothing_itself(
 ) -> None:
     limits: dict[str, Any] = {setting: 0.05}
     app = make_app(settings=Settings(max_attempts=1, undo_retries=0, **limits))
-    run = await app.start(make(app))
-    await app.drain()
-    with pytest.raises(RunFailed) as failed:
-        await run.result(timeout=20)
-    assert failed.value.reason == reason
+    failed = await failure(await drained(app, make(app)))
+    assert failed.reason == reason
 
 
 async def test_what_says_something_itself_has_that(make_app: MakeApp) -> None:
@@ -89,8 +86,7 @@ async def test_what_says_something_itself_has_that(make_app: MakeApp) -> None:
     async def order(ctx: Context) -> str:
         return await ctx.step(slow)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == "done"
     assert StepTimeout.__name__ not in str(await run.activity())
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Context, RunFailed, Stepfast, SyncContext, UnknownOption
+from stepfast import ConfigurationError, Context, Stepfast, SyncContext, UnknownOption
 from stepfast.model.urls import redact
 from tests.engine.conftest import ON_SQLITE
+from tests.support.engine import drained, failure
 
 pytestmark = ON_SQLITE
 
@@ -56,11 +57,9 @@ async def test_calls_that_a_plain_def_does_not_have(app: Stepfast, called: str) 
     def order(ctx: SyncContext) -> None:
         getattr(ctx, called)(1, [2])
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=rf"ctx\.{called} is not for a plain def .* async def") as failed:
-        await run.result()
-    assert failed.value.error_type == "ContextMisuse"
+    run = await drained(app, order)
+    failed = await failure(run, rf"ctx\.{called} is not for a plain def .* async def")
+    assert failed.error_type == "ContextMisuse"
     assert (await run.info()).attempt == 1, "no other attempt can help"
 
 
@@ -69,10 +68,7 @@ async def test_a_name_that_no_context_has_stays_an_attribute_error(app: Stepfast
     def order(ctx: SyncContext) -> None:
         ctx.mapp([1])  # type: ignore[attr-defined]
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="'SyncContext' object has no attribute 'mapp'"):
-        await run.result()
+    await failure(await drained(app, order), "'SyncContext' object has no attribute 'mapp'")
 
 
 @pytest.mark.parametrize(
@@ -89,10 +85,7 @@ async def test_a_span_that_makes_no_sense_is_named(app: Stepfast, call: Callable
     async def order(ctx: Context) -> None:
         await call(ctx)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=said):
-        await run.result()
+    await failure(await drained(app, order), said)
 
 
 @pytest.mark.parametrize(

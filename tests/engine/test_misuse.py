@@ -9,7 +9,7 @@ import pytest
 
 from stepfast import Backoff, ConfigurationError, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls
+from tests.support.engine import Calls, drained, outcome
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -20,8 +20,7 @@ async def work(number: int = 0) -> int:
 
 async def failure(app: Stepfast) -> RunFailed:
     """How the run of the workflow "order" fails: for good, at its first attempt."""
-    run = await app.start("order")
-    await app.drain()
+    run = await drained(app, "order")
     with pytest.raises(RunFailed) as caught:
         await run.result()
     assert (await run.info()).attempt == 1
@@ -57,9 +56,7 @@ async def test_steps_called_in_the_workflow_may_be_awaited_in_other_tasks(app: S
         result: int = await call
         return result
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == [0, 1, 2]
+    assert await outcome(app, order) == [0, 1, 2]
 
 
 async def test_a_context_called_from_another_thread_is_refused(app: Stepfast) -> None:
@@ -76,8 +73,7 @@ async def test_a_context_called_from_another_thread_is_refused(app: Stepfast) ->
 
         await asyncio.to_thread(elsewhere)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "completed"
     assert len(refused) == 1 and "ctx.branch" in refused[0]
 
@@ -153,9 +149,7 @@ async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: S
     async def order(ctx: Context) -> list[int]:
         return await ctx.map(lambda ctx, number: item(ctx, number), [1, 2])
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == [1, 2]
+    assert await outcome(app, order) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +169,6 @@ async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: S
     ],
 )
 async def test_a_wrong_option_in_the_body_ends_the_run_at_once(wrong: Any, said: str) -> None:
-    """It would be as wrong at every further attempt."""
     async with Stepfast("sqlite://", settings=Settings(max_attempts=3)) as app:
 
         @app.workflow
@@ -199,8 +192,6 @@ async def test_a_wrong_option_in_a_plain_def_ends_the_run_at_once() -> None:
 
 
 async def test_a_step_inside_a_step_is_refused(app: Stepfast, calls: Calls) -> None:
-    """A step is one piece of work with one record."""
-
     @app.workflow
     async def order(ctx: Context) -> None:
         async def outer() -> None:
@@ -289,8 +280,7 @@ async def test_a_context_kept_beyond_the_end_of_its_run_refuses_every_call(app: 
     async def order(ctx: Context) -> None:
         kept.append(ctx)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "completed"
     with pytest.raises(BaseException, match="over"):
         kept[0].step(work)
@@ -341,8 +331,6 @@ def test_two_workflows_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("way", ["set", "gather", "branch"])
 async def test_a_call_without_a_record_that_is_not_awaited_fails_the_run_by_name(app: Stepfast, way: str) -> None:
-    """No warning of Python's, which nobody reads: an error."""
-
     @app.workflow
     async def order(ctx: Context) -> None:
         if way == "set":
@@ -367,8 +355,7 @@ async def test_a_value_may_be_set_beside_other_calls(app: Stepfast) -> None:
         await asyncio.gather(ctx.set("b", 2), ctx.set("c", 3))
         return first
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == [None, 2, [3]]
     assert [await run.get(key) for key in "abc"] == [1, 2, 3]
 
@@ -385,7 +372,6 @@ async def test_a_value_that_is_set_twice_by_one_call_is_refused(app: Stepfast) -
 
 
 async def test_every_call_may_be_a_task_of_a_group() -> None:
-    """As a coroutine may: those that leave a record, and those that leave none."""
     async with Stepfast("sqlite://") as app:
 
         @app.workflow
@@ -396,8 +382,7 @@ async def test_every_call_may_be_a_task_of_a_group() -> None:
                 one = group.create_task(ctx.step(work, 3))
             return [*both.result(), one.result()]
 
-        run = await app.start(order)
-        await app.drain()
+        run = await drained(app, order)
         assert await run.result() == [1, 2, 3]
         assert await run.get("state") == "halfway"
 
@@ -414,7 +399,6 @@ async def test_every_call_may_be_a_task_of_a_group() -> None:
 async def test_a_call_that_python_itself_refuses_ends_the_run_at_once(
     app: Stepfast, plain: bool, call: Any, said: str
 ) -> None:
-    """No retry can help, as with a wrong option."""
     if plain:
 
         @app.workflow(name="order")
@@ -436,16 +420,13 @@ async def test_a_type_error_of_other_code_is_tried_again(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await work(1, 2)  # type: ignore[call-arg]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     info = await run.info()
     assert (info.attempt, info.status) == (2, "failed")
 
 
 @pytest.mark.parametrize("kind", ["task", "step"])
 async def test_the_sync_face_is_refused_in_a_running_event_loop(app: Stepfast, kind: str) -> None:
-    """It would block the worker, which the call may wait for. In a thread it is at home."""
-
     @app.task
     async def mail(to: str) -> str:
         return f"sent to {to}"
@@ -459,8 +440,7 @@ async def test_the_sync_face_is_refused_in_a_running_event_loop(app: Stepfast, k
     async def order(ctx: Context) -> None:
         await ctx.step(blocks)
 
-    run = await app.start("blocks" if kind == "task" else "step")
-    await app.drain()
+    run = await drained(app, "blocks" if kind == "task" else "step")
     with pytest.raises(RunFailed, match=r"write `await app.start\(…\)` here, or call app.sync in a thread"):
         await run.result()
     assert (await run.info()).attempt == 1

@@ -9,6 +9,7 @@ from typing import Any
 from stepfast import Context, Stepfast
 from stepfast.engine.function_spec import by_name
 from tests.engine.conftest import ON_BOTH
+from tests.support.engine import drained
 from tests.support.waiting import rows_of
 
 
@@ -31,8 +32,7 @@ async def test_arguments_have_names_in_the_log_and_in_the_views(app: Stepfast) -
         await ctx.step(report, ctx, 3)
         await ctx.set("done", {"pages": 3})
 
-    run = await app.start(crawl)
-    await app.drain()
+    run = await drained(app, crawl)
     assert [call.parameters for call in await run.activity()] == [
         {"url": "a", "others": ["b", "c"], "depth": 2}, {"order": "o-1"}, {"rows": 3},
     ]  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, NonDeterminismError, RunFailed, Stepfast
+from stepfast import Context, NonDeterminismError, Stepfast
 from stepfast.engine.history import PAGE
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, eventually, interrupt
+from tests.support.engine import Calls, Gate, eventually, failure, interrupt
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -98,13 +98,11 @@ async def removed(ctx: Context) -> None:
     ids=["renamed", "reordered", "inserted", "removed"],
 )
 async def test_a_changed_order_of_steps_ends_the_run_and_says_where(scene: Scene, body: Body, now: str) -> None:
-    """Named are the recorded step, the step now called, and the source lines of both."""
     run_id = await scene.interrupted()
     app = scene.changed(body)
     await app.drain()
-    with pytest.raises(RunFailed) as caught:
-        await app.get(run_id).result()
-    error = caught.value
+    caught = await failure(app.get(run_id))
+    error = caught
     assert error.reason == "non_determinism"
     assert error.error_type is not None and error.error_type.endswith("NonDeterminismError")
     assert "step 'b'" in error.message and f"step {now!r}" in error.message
@@ -114,8 +112,6 @@ async def test_a_changed_order_of_steps_ends_the_run_and_says_where(scene: Scene
 
 
 async def test_a_step_removed_at_the_end_is_noticed_too(scene: Scene) -> None:
-    """A run that returns without asking for all its records did not do what is recorded."""
-
     async def shorter(ctx: Context) -> str:
         await ctx.step("a", work)
         await ctx.step("b", work)
@@ -124,15 +120,12 @@ async def test_a_step_removed_at_the_end_is_noticed_too(scene: Scene) -> None:
     run_id = await scene.interrupted()
     app = scene.changed(shorter)
     await app.drain()
-    with pytest.raises(RunFailed, match="'c'") as caught:
-        await app.get(run_id).result()
-    assert caught.value.reason == "non_determinism"
-    assert line_of(scene.body, "recorded here") in caught.value.message
+    caught = await failure(app.get(run_id), "'c'")
+    assert caught.reason == "non_determinism"
+    assert line_of(scene.body, "recorded here") in caught.message
 
 
 async def test_steps_added_after_the_last_record_are_no_divergence(scene: Scene) -> None:
-    """Only what is recorded binds the code."""
-
     async def longer(ctx: Context) -> str:
         for name in ("a", "b", "c"):
             await ctx.step(name, work)
@@ -145,8 +138,6 @@ async def test_steps_added_after_the_last_record_are_no_divergence(scene: Scene)
 
 
 async def test_a_divergence_burns_no_retries_and_runs_nothing(scene: Scene, calls: Calls) -> None:
-    """It ends the run at once, with four attempts left, and before the new step is called."""
-
     async def other(ctx: Context) -> None:
         calls.hit("attempt")
         await ctx.step("another", lambda: calls.hit("another"))
@@ -182,7 +173,6 @@ async def test_swallowing_the_error_changes_nothing(scene: Scene, calls: Calls) 
 
 
 async def test_an_operator_can_retry_after_the_code_was_put_right(scene: Scene) -> None:
-    """The records are all still there."""
     run_id = await scene.interrupted()
     broken = scene.changed(renamed)
     await broken.drain()
@@ -213,14 +203,12 @@ async def test_a_divergence_in_a_plain_def_workflow(make_app: MakeApp) -> None:
     run = await one.start("order")
     await interrupt(one, gate)
     await other.drain()
-    with pytest.raises(RunFailed, match=r"'a' .*'other'") as caught:
-        await run.result()
-    assert caught.value.reason == "non_determinism"
-    assert len(re.findall(r"test_non_determinism\.py:\d+", caught.value.message)) == 2
+    caught = await failure(run, r"'a' .*'other'")
+    assert caught.reason == "non_determinism"
+    assert len(re.findall(r"test_non_determinism\.py:\d+", caught.message)) == 2
 
 
 async def test_a_loop_that_turns_once_less_is_noticed(make_app: MakeApp) -> None:
-    """Steps of one name are told apart by their position."""
     gate = Gate()
     one, other = make_app(), make_app()
 
@@ -237,8 +225,7 @@ async def test_a_loop_that_turns_once_less_is_noticed(make_app: MakeApp) -> None
     run = await one.start("order")
     await interrupt(one, gate)
     await other.drain()
-    with pytest.raises(RunFailed, match=r"'turn' .*'gate'"):
-        await run.result()
+    await failure(run, r"'turn' .*'gate'")
 
 
 # -- rule 22: while the recorded code still runs somewhere, the run goes back to it --------------------------------

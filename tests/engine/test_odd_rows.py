@@ -25,7 +25,7 @@ from stepfast.store.answers import Deed
 from stepfast.worker.worker import Worker
 from tests.console.conftest import JSON, TOKEN, browse
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, eventually
+from tests.support.engine import PATIENCE, drained, eventually
 from tests.support.odd_rows import Odd, Oddity, Tables, families, odd_others, odd_runs
 
 pytestmark = pytest.mark.enough_on("postgres", "sqlite")
@@ -105,8 +105,7 @@ async def inhabit(app: Stepfast, tables: Tables) -> None:
     await app.start("graph", {"a": 1}, tags=["b"])
     await app.start("sleeps")
     await app.start("elsewhere")
-    await app.start("plain", 1, queue="narrow", concurrency_key="k")
-    await app.drain()
+    await drained(app, "plain", 1, queue="narrow", concurrency_key="k")
     store = await app.store()
     await store.register(WorkerInfo(new_id(), "here", 1, None, {"plain": "1"}, concurrency=10, lease_ms=30_000))
     progress = {"run_id": long.id, "branch": "", "position": 90, "name": "pack", "detail": "3 of 9", "data": "{}"}

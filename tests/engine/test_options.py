@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, ConfigurationError, Context, DagContext, RunFailed, Stepfast, SyncContext, step
-from tests.support.engine import Calls
+from stepfast import Backoff, ConfigurationError, Context, DagContext, Stepfast, SyncContext, step
+from tests.support.engine import Calls, drained, failure, outcome
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -17,8 +17,6 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 
 async def test_options_hold_for_one_call_only(app: Stepfast, calls: Calls) -> None:
-    """Issue face: ctx.options(name=…, retries=…).step(fn, *args)."""
-
     async def flaky(number: int) -> int:
         if calls.hit("flaky") < 3:
             raise ValueError("not yet")
@@ -30,10 +28,8 @@ async def test_options_hold_for_one_call_only(app: Stepfast, calls: Calls) -> No
         calls["flaky"] = 0
         return await ctx.step(flaky, value)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="not yet"):
-        await run.result()
+    run = await drained(app, order)
+    await failure(run, "not yet")
     assert [(s.name, s.status, s.attempts) for s in await run.steps()] == [
         ("careful", "completed", 3),
         ("flaky", "failed", 1),
@@ -41,7 +37,6 @@ async def test_options_hold_for_one_call_only(app: Stepfast, calls: Calls) -> No
 
 
 async def test_a_context_with_options_is_a_context() -> None:
-    """It knows the run, may be kept for several calls, and given more options; what is said later wins."""
     async with Stepfast("sqlite://") as app:
 
         @app.workflow
@@ -54,8 +49,7 @@ async def test_a_context_with_options_is_a_context() -> None:
             await careful.options(name="two").step(asyncio.sleep, 0)
             await ctx.step("plain", asyncio.sleep, 0)
 
-        run = await app.start(order)
-        await app.drain()
+        run = await drained(app, order)
         await run.result()
         assert [each.name for each in await run.steps()] == ["labelled", "one", "two", "plain"]
 
@@ -70,14 +64,10 @@ async def test_a_context_of_a_dag_step_keeps_its_facts_with_options() -> None:
             await careful.step(asyncio.sleep, 0)
             return [careful.input, careful.step_name, careful.run_id == ctx.run_id]
 
-        run = await app.start(dag, 7)
-        await app.drain()
-        assert await run.result() == {"look": [7, "look", True]}
+        assert await outcome(app, dag, 7) == {"look": [7, "look", True]}
 
 
 async def test_options_of_the_call_go_before_those_of_the_function(app: Stepfast, calls: Calls) -> None:
-    """What ctx.options does not say is taken from @step."""
-
     @step(name="own name", retries=5, backoff=AT_ONCE)
     async def flaky() -> None:
         calls.hit("flaky")
@@ -87,8 +77,7 @@ async def test_options_of_the_call_go_before_those_of_the_function(app: Stepfast
     async def order(ctx: Context) -> None:
         await ctx.options(retries=1).step(flaky)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "failed"
     assert calls["flaky"] == 2
     assert [s.name for s in await run.steps()] == ["own name"]
@@ -106,8 +95,7 @@ async def test_a_label_goes_before_every_other_name(app: Stepfast) -> None:
         await ctx.step("labelled", work)
         return await ctx.options(name="optioned").step("labelled", work)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert [s.name for s in await run.steps()] == ["declared", "optioned", "labelled", "labelled"]
 
 
@@ -121,8 +109,7 @@ async def test_options_work_in_a_plain_def_workflow(app: Stepfast, calls: Calls)
     def order(ctx: SyncContext) -> str:
         return ctx.options(name="careful", retries=1, backoff=AT_ONCE).step(flaky)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == "done"
     assert [(s.name, s.attempts) for s in await run.steps()] == [("careful", 2)]
 
@@ -159,7 +146,6 @@ async def test_a_declared_step_called_directly_is_just_the_function(calls: Calls
     ids=str,
 )
 def test_bad_options_of_a_step_are_refused_where_they_are_written(options: dict[str, Any]) -> None:
-    """At the declaration, not at the first run."""
     with pytest.raises(ConfigurationError):
         step(**options)
 

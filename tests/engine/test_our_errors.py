@@ -20,7 +20,7 @@ from stepfast import (
     SyncContext,
 )
 from stepfast.settings import Settings
-from tests.support.engine import PATIENCE, Calls
+from tests.support.engine import PATIENCE, Calls, failure
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -46,12 +46,11 @@ async def fails(app: Stepfast, workflow: Any) -> RunFailed:
 
     run = await app.start(workflow)
     async with app.worker() as worker:
-        with pytest.raises(RunFailed) as caught:
-            await run.result(timeout=PATIENCE)
+        caught = await failure(run)
         assert await (await app.start(after)).result(timeout=PATIENCE) == "alive"
         assert not worker.broken.is_set()
-    assert "engine" not in str(caught.value)
-    return caught.value
+    assert "engine" not in str(caught)
+    return caught
 
 
 @pytest.fixture
@@ -63,7 +62,6 @@ async def app() -> AsyncIterator[Stepfast]:
 @raised
 @pytest.mark.parametrize("kind", ["async", "thread", "bounded"])
 async def test_in_a_step(app: Stepfast, error: BaseException, kind: str) -> None:
-    """Tried as often as it says, recorded as a failed step, final with the attempt."""
     calls = Calls()
 
     async def in_loop() -> None:
@@ -86,7 +84,6 @@ async def test_in_a_step(app: Stepfast, error: BaseException, kind: str) -> None
 
 @raised
 async def test_in_a_transaction(error: BaseException, url: str) -> None:
-    """What it wrote is rolled back; the try counts."""
     calls, app = Calls(), Stepfast(url, settings=QUICK)
 
     def write(_connection: Any) -> None:
@@ -109,7 +106,6 @@ async def test_in_a_transaction(error: BaseException, url: str) -> None:
 
 @raised
 async def test_in_the_body_of_a_workflow(app: Stepfast, error: BaseException) -> None:
-    """The attempt fails, and counts."""
     calls = Calls()
 
     @app.workflow(max_attempts=2)
@@ -124,7 +120,6 @@ async def test_in_the_body_of_a_workflow(app: Stepfast, error: BaseException) ->
 
 @raised
 async def test_in_a_later_check(app: Stepfast, error: BaseException) -> None:
-    """The first call of a check and all others are alike: a failed try, after which there may be another."""
     calls = Calls()
 
     async def ready() -> bool:
@@ -146,7 +141,6 @@ async def test_in_a_later_check(app: Stepfast, error: BaseException) -> None:
 @pytest.mark.parametrize("error", [*RAISED, BaseException("odd")], ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_what_was_done_before_is_undone(app: Stepfast, error: BaseException, kind: str) -> None:
-    """To find the undos the code is replayed, and raises the same again."""
     undone: list[int] = []
 
     @app.workflow(max_attempts=1, name="async")
@@ -186,7 +180,6 @@ async def test_in_a_branch(app: Stepfast, error: BaseException, way: str) -> Non
 
 @raised
 async def test_in_a_plain_workflow(app: Stepfast, error: BaseException) -> None:
-    """In its steps, in the loop or in a thread, and in its own code."""
     calls = Calls()
 
     async def in_loop() -> None:
@@ -211,7 +204,6 @@ async def test_in_a_plain_workflow(app: Stepfast, error: BaseException) -> None:
 
 
 async def test_a_made_error_beside_a_real_one(app: Stepfast) -> None:
-    """The code raises an error of our class because of a real one: the real one is what the next attempt makes anew."""
     calls = Calls()
 
     async def flaky() -> int:

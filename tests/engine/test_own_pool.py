@@ -60,7 +60,6 @@ async def test_the_database_is_that_of_the_pool(postgres_url: str, tmp_path: Any
 
 
 async def test_a_pool_may_have_been_made_of_single_arguments(postgres_url: str, monkeypatch: Any) -> None:
-    """Its own session settings hold for the connections that are made as it makes them; ours go first."""
     monkeypatch.delenv("STEPFAST_URL", raising=False)
     parts = urlsplit(postgres_url)
 

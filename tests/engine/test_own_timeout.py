@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from stepfast import Context, Stepfast
-from tests.support.engine import Calls, Gate, interrupt
+from tests.support.engine import Calls, Gate, drained, finished, interrupt, outcome, replayed
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -40,9 +40,7 @@ async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Stepfast
     run = await app.start(order)
     await interrupt(app, gate)
     assert [(s.name, s.status) for s in await run.steps()] == [("slow", "cancelled"), ("after", "completed")]
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["given up", "after 1"]
+    assert await finished(app, run, gate) == ["given up", "after 1"]
     assert calls == {"slow": 1, "after": 1}
     [slow_step, *_] = await run.steps()
     assert slow_step.completed_at is not None and slow_step.started_at is not None
@@ -71,10 +69,7 @@ async def test_a_step_cancelled_by_a_task_group_replays_so(app: Stepfast, calls:
         await ctx.step(gate.passing)
         return "done"
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, order)
     assert await run.result() == "done"
     assert calls["slow"] == 1
     assert {s.name: s.status for s in await run.steps()} == {
@@ -90,9 +85,7 @@ async def test_a_step_in_time_is_not_bothered_by_the_timeout_around_it(app: Step
         async with asyncio.timeout(30):
             return await ctx.step("quick", lambda: "in time")
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "in time"
+    assert await outcome(app, order) == "in time"
 
 
 async def test_an_own_timeout_that_nobody_catches_fails_the_attempt(app: Stepfast) -> None:
@@ -101,8 +94,7 @@ async def test_an_own_timeout_that_nobody_catches_fails_the_attempt(app: Stepfas
         async with asyncio.timeout(0.02):
             await ctx.step("slow", asyncio.Event().wait)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     info = await run.info()
     assert info.status == "failed"
     assert info.error is not None and info.error.type == "TimeoutError"

@@ -237,7 +237,6 @@ async def test_branches_that_call_children_do_not_wait_for_each_other(make_app: 
 @at_any_moment
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_no_branch_waits_for_what_another_waits_for(make_app: MakeApp, moment: float, shape: str) -> None:
-    """All pairs of kinds, in all shapes."""
     app, outside = make(make_app, moment)
     await play(app, outside, [(*pair, shape) for pair in ALL], at_rest=moment < 1)
 
@@ -259,7 +258,6 @@ async def play_in_lab(app: Stepfast, outside: Outside, pairs: list[Input]) -> No
 
 
 async def test_no_branch_waits_for_another_in_a_lab(make_app: MakeApp) -> None:
-    """A check with a timeout, too, has two records, and may get both within one claim."""
     pairs = [pair for pair in ALL if {"call", "timed until"} & {*pair} and "remote" not in pair]
     await play_in_lab(*make(make_app, 2.0), [(*pair, "gather") for pair in pairs])
 
@@ -268,5 +266,4 @@ async def test_no_branch_waits_for_another_in_a_lab(make_app: MakeApp) -> None:
 @pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_no_branch_waits_for_another_in_a_lab_in_any_shape(make_app: MakeApp, moment: float, shape: str) -> None:
-    """All pairs but those with remote steps, which a lab serves at once."""
     await play_in_lab(*make(make_app, moment), [(*pair, shape) for pair in ALL if "remote" not in pair])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, NonRetryableError, RunFailed, Settings, StepFailed, Stepfast, SyncContext
+from stepfast import Backoff, Context, NonRetryableError, Settings, StepFailed, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, interrupt, make_due
+from tests.support.engine import Calls, Gate, drained, failure, finished, interrupt, make_due, outcome, replayed
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -49,9 +49,7 @@ def with_gate(body: Body, gate: Gate) -> Body:
 
 async def test_a_new_run_takes_the_new_way(app: Stepfast) -> None:
     register(app, patched)
-    run = await app.start("order")
-    await app.drain()
-    assert await run.result() == ["a", "checked", "new b"]
+    assert await outcome(app, "order") == ["a", "checked", "new b"]
 
 
 async def test_a_run_of_the_old_code_goes_on_the_old_way(make_app: MakeApp) -> None:
@@ -59,13 +57,10 @@ async def test_a_run_of_the_old_code_goes_on_the_old_way(make_app: MakeApp) -> N
     before, after = register(make_app(), with_gate(old, gate)), register(make_app(), with_gate(patched, gate))
     run = await before.start("order")
     await interrupt(before, gate)
-    gate.open()
-    await after.drain()
-    assert await run.result() == ["a", "old b"]
+    assert await finished(after, run, gate) == ["a", "old b"]
 
 
 async def test_a_run_that_had_not_come_there_takes_the_new_way(make_app: MakeApp) -> None:
-    """It began by the old code, but the changed part lies before it."""
     gate = Gate()
 
     def held(body: Body) -> Body:
@@ -78,13 +73,10 @@ async def test_a_run_that_had_not_come_there_takes_the_new_way(make_app: MakeApp
     before, after = register(make_app(), held(old)), register(make_app(), held(patched))
     run = await before.start("order")
     await interrupt(before, gate)
-    gate.open()
-    await after.drain()
-    assert await run.result() == ["a", "checked", "new b"]
+    assert await finished(after, run, gate) == ["a", "checked", "new b"]
 
 
 async def test_the_way_taken_is_taken_again(app: Stepfast, calls: Calls) -> None:
-    """Interrupted after the patch, and right behind it."""
     gate = Gate()
 
     async def order(ctx: Context) -> list[Any]:
@@ -93,15 +85,10 @@ async def test_the_way_taken_is_taken_again(app: Stepfast, calls: Calls) -> None
         return [way, ctx.patched("p"), await ctx.step("after", lambda: calls.hit("after"))]
 
     register(app, order)
-    run = await app.start("order")
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [True, True, 1]
+    assert await (await replayed(app, gate, "order")).result() == [True, True, 1]
 
 
 async def test_the_way_taken_survives_the_failure_of_the_step_behind_it(make_app: MakeApp, calls: Calls) -> None:
-    """A new attempt forgets the failed step, not the way."""
     app = make_app()
 
     def flaky() -> str:
@@ -113,15 +100,12 @@ async def test_the_way_taken_survives_the_failure_of_the_step_behind_it(make_app
         return [ctx.patched("p"), await ctx.step(flaky)]
 
     register(app, order)
-    run = await app.start("order")
-    await app.drain()
+    run = await drained(app, "order")
     await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == [True, "better"]
+    assert await finished(app, run) == [True, "better"]
 
 
 async def test_branches_take_their_ways_singly(make_app: MakeApp) -> None:
-    """One branch had passed the change by the old code, the other had not."""
     gate = Gate()
 
     async def ahead(ctx: Context, new: bool) -> str:
@@ -141,9 +125,7 @@ async def test_branches_take_their_ways_singly(make_app: MakeApp) -> None:
     before, after = register(make_app(), body(False)), register(make_app(), body(True))
     run = await before.start("order")
     await interrupt(before, gate)
-    gate.open()
-    await after.drain()
-    assert await run.result() == ["old", "new"]
+    assert await finished(after, run, gate) == ["old", "new"]
 
 
 async def test_each_item_of_a_map_takes_its_way(app: Stepfast) -> None:
@@ -154,13 +136,10 @@ async def test_each_item_of_a_map_takes_its_way(app: Stepfast) -> None:
         return await ctx.map(item, range(3))
 
     register(app, order)
-    run = await app.start("order")
-    await app.drain()
-    assert await run.result() == [[True, n] for n in range(3)]
+    assert await outcome(app, "order") == [[True, n] for n in range(3)]
 
 
 async def test_a_change_met_in_a_loop_is_one_decision(make_app: MakeApp) -> None:
-    """The first time decides for the whole line."""
     gate = Gate()
 
     def body(new: bool) -> Body:
@@ -176,15 +155,10 @@ async def test_a_change_met_in_a_loop_is_one_decision(make_app: MakeApp) -> None
         return order
 
     app = register(make_app(), body(True))
-    run = await app.start("order")
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["new"] * 3
+    assert await (await replayed(app, gate, "order")).result() == ["new"] * 3
 
 
 async def test_a_change_met_in_every_round_begins_with_the_first_new_round(make_app: MakeApp) -> None:
-    """The rounds made by the old code stay old on every later replay."""
     settings = Settings(inline_wait=0)
 
     def body(new: bool) -> Body:
@@ -203,8 +177,7 @@ async def test_a_change_met_in_every_round_begins_with_the_first_new_round(make_
         register(make_app(settings=settings), body(False)),
         register(make_app(settings=settings), body(True)),
     )
-    run = await before.start("order")
-    await before.drain()
+    run = await drained(before, "order")
     await run.signal("on")
     await before.drain()
     for _ in range(3):
@@ -232,8 +205,7 @@ async def test_a_change_in_two_places_may_be_old_at_the_first_and_new_at_the_sec
         register(make_app(settings=settings), body(False)),
         register(make_app(settings=settings), body(True)),
     )
-    run = await before.start("order")
-    await before.drain()
+    run = await drained(before, "order")
     for _ in range(2):
         await run.signal("on")
         await after.drain()
@@ -241,7 +213,6 @@ async def test_a_change_in_two_places_may_be_old_at_the_first_and_new_at_the_sec
 
 
 async def test_a_new_attempt_that_comes_to_the_change_earlier_takes_the_new_way(app: Stepfast, calls: Calls) -> None:
-    """The first attempt made another call before it; that is forgotten, and the earlier place counts from then on."""
     gate = Gate()
 
     def flaky() -> str:
@@ -261,13 +232,10 @@ async def test_a_new_attempt_that_comes_to_the_change_earlier_takes_the_new_way(
         return [way, ctx.patched("p")]
 
     register(app, order)
-    run = await app.start("order")
-    await app.drain()
+    run = await drained(app, "order")
     await make_due(app, run.id)
     await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [True, True]
+    assert await finished(app, run, gate) == [True, True]
 
 
 async def test_several_changes_are_told_apart(make_app: MakeApp) -> None:
@@ -283,13 +251,10 @@ async def test_several_changes_are_told_apart(make_app: MakeApp) -> None:
     after = register(make_app(), with_gate(second_change, gate))
     run = await before.start("order")
     await interrupt(before, gate)
-    gate.open()
-    await after.drain()
-    assert await run.result() == [True, False, "a"]
+    assert await finished(after, run, gate) == [True, False, "a"]
 
 
 async def test_a_change_may_leave_the_code_when_no_run_needs_it(make_app: MakeApp) -> None:
-    """What is recorded of a patch is no step that must be called."""
     gate = Gate()
 
     async def cleaned(ctx: Context) -> list[str]:
@@ -302,9 +267,7 @@ async def test_a_change_may_leave_the_code_when_no_run_needs_it(make_app: MakeAp
     before, after = register(make_app(), with_gate(patched, gate)), register(make_app(), with_gate(cleaned, gate))
     run = await before.start("order")
     await interrupt(before, gate)
-    gate.open()
-    await after.drain()
-    assert await run.result() == ["a", "checked", "new b"]
+    assert await finished(after, run, gate) == ["a", "checked", "new b"]
 
 
 async def test_a_plain_def_is_patched_too(make_app: MakeApp) -> None:
@@ -325,20 +288,16 @@ async def test_a_plain_def_is_patched_too(make_app: MakeApp) -> None:
 
     run = await before.start("order")
     await interrupt(before, gate)
-    gate.open()
-    await after.drain()
-    assert await run.result() == [False, "a", True]
+    assert await finished(after, run, gate) == [False, "a", True]
 
 
 async def test_a_patch_is_not_listed_among_the_steps(app: Stepfast) -> None:
     register(app, patched)
-    run = await app.start("order")
-    await app.drain()
+    run = await drained(app, "order")
     assert [s.name for s in await run.steps()] == ["a", "check", "new b"]
 
 
 async def test_a_run_undone_by_newer_code_goes_the_way_it_went(make_app: MakeApp) -> None:
-    """The replay that finds the undos asks the patches too."""
     gate = Gate()
     undone: list[str] = []
 
@@ -368,7 +327,4 @@ async def test_a_change_needs_a_name(app: Stepfast, name: str) -> None:
         ctx.patched(name)
 
     app.workflow(name="order", max_attempts=1)(order)
-    run = await app.start("order")
-    await app.drain()
-    with pytest.raises(RunFailed, match="the name of a change"):
-        await run.result()
+    await failure(await drained(app, "order"), "the name of a change")

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast import Context, NonRetryableError, Run, Settings, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Gate, ThreadGate, eventually
+from tests.support.engine import PATIENCE, Gate, ThreadGate, drained, eventually
 from tests.support.waiting import deafen, let_pass, reached, rows_of
 
 
@@ -41,7 +41,6 @@ def waiting(app: Stepfast) -> Any:
 
 
 async def test_a_queued_run(app: Stepfast) -> None:
-    """A second pause is none; a resume clears it, and the next pause has a time of its own."""
     run = await app.start(waiting(app))
     assert await paused_since(app, run) is None
     await run.pause()
@@ -75,9 +74,7 @@ async def test_a_delayed_run_that_is_resumed_before_its_time(app: Stepfast) -> N
 
 
 async def test_a_waiting_run(app: Stepfast) -> None:
-    """A signal that comes meanwhile lets nobody go on, and does not touch the time."""
-    run = await app.start(waiting(app))
-    await app.drain()
+    run = await drained(app, waiting(app))
     await run.pause()
     since = await paused_since(app, run)
     assert since is not None
@@ -131,8 +128,7 @@ async def test_a_cancelled_run_that_is_undone(app: Stepfast) -> None:
         await ctx.options(compensate=lambda _: None).step("charge", lambda: 1)
         await ctx.wait_signal("go")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.pause()
     await run.cancel()
     assert (await run.status(), await paused_since(app, run)) == ("compensating", None)
@@ -150,7 +146,6 @@ async def test_a_deadline_that_ends_a_paused_run(app: Stepfast) -> None:
 
 
 async def test_the_next_of_a_chain_that_is_born_paused(app: Stepfast, make_app: MakeApp) -> None:
-    """The worker does not hear of the pause before the run ends: it would pause the run itself."""
     gate, operator = ThreadGate(), make_app()
     for each in (app, operator):
         await deafen(each)
@@ -175,7 +170,6 @@ async def test_the_next_of_a_chain_that_is_born_paused(app: Stepfast, make_app: 
 
 
 async def test_a_dag_with_its_steps(app: Stepfast) -> None:
-    """Those that are ready are paused at once, those that are released meanwhile as they are."""
     gate, dag = Gate(), app.dag("dag")
 
     @dag.step
@@ -226,7 +220,6 @@ async def test_a_paused_dag_that_is_cancelled_or_late_and_its_retry(app: Stepfas
 
 
 async def test_a_paused_dag_whose_step_under_way_fails(app: Stepfast) -> None:
-    """Nobody holds a run that fails."""
     gate, dag = Gate(), app.dag("dag")
 
     @dag.step
@@ -257,7 +250,6 @@ async def test_the_view_for_people(app: Stepfast) -> None:
 
 @pytest.mark.parametrize("kind", ["workflow", "dag"])
 async def test_one_that_lost_a_worker_and_goes_on_to_be_cancelled(app: Stepfast, kind: str) -> None:
-    """It is held no more while it comes to its next record, and neither is the step of a dag."""
     waiting(app)
     dag = app.dag("dag")
     dag.declare(lambda ctx: 1, name="a")
@@ -272,11 +264,9 @@ async def test_one_that_lost_a_worker_and_goes_on_to_be_cancelled(app: Stepfast,
 
 
 async def test_a_dag_whose_last_step_was_settled_before_it_was_paused(app: Stepfast) -> None:
-    """It is ready to be ended, is paused, and let go again."""
     dag = app.dag("dag")
     dag.approval("ok", on_timeout="approve", timeout=3600)
-    run = await app.start(dag)
-    await app.drain()
+    run = await drained(app, dag)
     await run.pause()
     assert await paused_since(app, run) is not None
     await run.signal("ok", True)
@@ -287,7 +277,6 @@ async def test_a_dag_whose_last_step_was_settled_before_it_was_paused(app: Stepf
 
 
 async def test_a_paused_dag_that_fails_while_another_step_is_under_way(app: Stepfast) -> None:
-    """It is held no more although it has not ended yet."""
     gates, dag = {"a": Gate(), "c": Gate()}, app.dag("dag")
 
     @dag.step

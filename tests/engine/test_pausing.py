@@ -16,7 +16,6 @@ from stepfast import (
     RetryLater,
     Run,
     RunCancelled,
-    RunFailed,
     RunNotFound,
     Settings,
     Stepfast,
@@ -25,7 +24,7 @@ from stepfast import (
 from stepfast.engine.timers import wakes_at
 from stepfast.model.ids import new_id
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, drained, eventually, failure, finished
 from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
 from tests.worker.spying import wrap
 
@@ -58,13 +57,10 @@ async def test_a_run_paused_before_it_is_claimed_is_not_executed(app: Stepfast, 
     assert (info.status, info.ready, info.worker) == ("paused", False, None)
     assert calls == {}
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 1
+    assert await finished(app, run) == 1
 
 
 async def test_a_delayed_run_is_not_early_after_a_pause(app: Stepfast) -> None:
-    """Resume never shortens a wait."""
-
     @app.task
     async def work() -> None: ...
 
@@ -86,8 +82,7 @@ async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Stepfast, c
             raise RetryLater(3600)
         return "done"
 
-    run = await app.start(work)
-    await app.drain()
+    run = await drained(app, work)
     due_at = (await run.info()).due_at
     await run.pause()
     await run.resume()
@@ -99,8 +94,7 @@ async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Stepfast, c
     await app.drain()
     assert (await run.status(), calls["work"]) == ("paused", 1)
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "done"
+    assert await finished(app, run) == "done"
 
 
 # -- while it waits -----------------------------------------------------------------------------------------------
@@ -112,8 +106,7 @@ async def test_resume_never_shortens_a_sleep(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await ctx.sleep(3600)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     due_at = (await run.info()).due_at
     for _ in range(2):
         await run.pause()
@@ -127,27 +120,22 @@ async def test_resume_never_shortens_a_sleep(app: Stepfast) -> None:
 
 
 async def test_a_sleep_that_ends_during_a_pause_is_over_at_resume(app: Stepfast, calls: Calls) -> None:
-    """A pause makes it no longer than itself; nothing wakes the run before the operator does."""
-
     @app.workflow
     async def order(ctx: Context) -> str:
         await ctx.sleep(3600)
         calls.hit("awake")
         return "awake"
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.pause()
     await let_pass(app, run, 7200)
     await app.drain()
     assert await run.status() == "paused" and calls == {}
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "awake"
+    assert await finished(app, run) == "awake"
 
 
 async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) -> None:
-    """The run is still in a slot, and nothing is executed: it is held at once, however rarely its worker beats."""
     app = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60))
     short = make_app()
     for each in (app, short):
@@ -172,24 +160,20 @@ async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) ->
 
 @ON_BOTH
 async def test_signals_are_collected_during_a_pause(app: Stepfast, calls: Calls) -> None:
-    """Semantics: a run held while it waits collects its wakes and acts on them at resume."""
-
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
         values = [await ctx.wait_signal("go"), await ctx.wait_signal("go")]
         calls.hit("went on")
         return values
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.pause()
     await run.signal("go", 1)
     await run.signal("go", 2)
     await app.drain()
     assert await run.status() == "paused" and calls == {}
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == [1, 2]
+    assert await finished(app, run) == [1, 2]
 
 
 async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_sleep(app: Stepfast) -> None:
@@ -198,8 +182,7 @@ async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_slee
         await ctx.sleep(3600)
         return await ctx.wait_signal("go")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     due_at = (await run.info()).due_at
     await run.pause()
     await run.signal("go", 1)
@@ -208,13 +191,10 @@ async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_slee
     info = await run.info()
     assert (info.status, info.waiting_for, info.due_at) == ("waiting", "time", due_at)
     await let_pass(app, run, 3601)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 1
+    assert await finished(app, run) == 1
 
 
 async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Stepfast) -> None:
-    """It was decided once, and is over at resume."""
-
     @app.workflow
     async def order(ctx: Context) -> str:
         try:
@@ -222,15 +202,13 @@ async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Stepfast) -> 
         except TimeoutError:
             return "late"
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.pause()
     await let_pass(app, run, 3601)
     await app.drain()
     assert await run.status() == "paused"
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "late"
+    assert await finished(app, run) == "late"
 
 
 async def test_the_end_of_a_child_is_collected_during_a_pause(app: Stepfast) -> None:
@@ -249,14 +227,11 @@ async def test_the_end_of_a_child_is_collected_during_a_pause(app: Stepfast) -> 
     await app.drain()
     assert await run.status() == "paused"
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "grown up"
+    assert await finished(app, run) == "grown up"
 
 
 @ON_BOTH
 async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
-    """It is wall-clock for the whole run; whoever holds it does not stop the clock."""
-
     @app.workflow(deadline=3600)
     async def order(ctx: Context) -> None:
         await ctx.wait_signal("go")
@@ -269,9 +244,8 @@ async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
         await let_pass(app, run, 3601)
     await app.drain()
     for run in (waiting, queued):
-        with pytest.raises(RunFailed) as caught:
-            await run.result(timeout=PATIENCE)
-        assert caught.value.reason == "deadline"
+        caught = await failure(run)
+        assert caught.reason == "deadline"
 
 
 # -- while it is executed -----------------------------------------------------------------------------------------
@@ -280,7 +254,6 @@ async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
 @pytest.mark.parametrize("kind", ["async", "def"])
 @ON_BOTH
 async def test_a_running_run_is_held_at_the_next_step(app: Stepfast, calls: Calls, kind: str) -> None:
-    """The step in flight is finished and recorded; the next is not begun. No attempt is used."""
     gate = ThreadGate()
 
     def first() -> int:
@@ -316,7 +289,6 @@ async def test_a_running_run_is_held_at_the_next_step(app: Stepfast, calls: Call
 
 
 async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: Stepfast, calls: Calls) -> None:
-    """A line whose step is done begins no other while its sibling is still executed."""
     quick, slow, another_run = Gate(), Gate(), bystander(app)
 
     async def line(ctx: Context, name: str, gate: Gate) -> None:
@@ -350,7 +322,6 @@ async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: 
 
 
 async def test_a_pause_that_was_taken_back_in_time_holds_nobody(app: Stepfast, calls: Calls) -> None:
-    """The worker knows of the pause, and the step is still in flight, when the operator resumes."""
     gate = Gate()
 
     @app.workflow
@@ -370,7 +341,6 @@ async def test_a_pause_that_was_taken_back_in_time_holds_nobody(app: Stepfast, c
 
 
 async def test_a_pause_that_was_taken_back_holds_nobody_who_looks_into_the_mailbox(app: Stepfast, calls: Calls) -> None:
-    """A branch waits for mail meanwhile, and so the worker has seen that something moved on."""
     gate = Gate()
 
     async def listener(ctx: Context) -> Any:
@@ -426,13 +396,11 @@ async def test_a_step_that_fails_while_a_pause_is_asked_for_keeps_its_retry(app:
     info = await run.info()
     assert (info.status, info.waiting_for, calls["flaky"]) == ("waiting", "retry", 1)
     await let_pass(app, run, 3601)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "done"
+    assert await finished(app, run) == "done"
     assert calls["flaky"] == 2
 
 
 async def test_a_run_whose_attempt_fails_while_a_pause_is_asked_for_is_held(app: Stepfast, calls: Calls) -> None:
-    """The next attempt is not begun before resume."""
     gate = Gate()
 
     @app.task(backoff=AT_ONCE)
@@ -455,7 +423,6 @@ async def test_a_run_whose_attempt_fails_while_a_pause_is_asked_for_is_held(app:
 
 
 async def test_a_task_is_one_piece_of_work_and_finishes(app: Stepfast) -> None:
-    """There is no step boundary in it."""
     gate = Gate()
 
     @app.task
@@ -474,7 +441,6 @@ async def test_a_task_is_one_piece_of_work_and_finishes(app: Stepfast) -> None:
 
 @ON_BOTH
 async def test_a_pause_survives_the_death_of_the_worker(app: Stepfast, make_app: MakeApp, calls: Calls) -> None:
-    """Its next owner holds it before the code is called."""
     gate = Gate()
     victim = make_app()
     for each in (app, victim):
@@ -493,13 +459,11 @@ async def test_a_pause_survives_the_death_of_the_worker(app: Stepfast, make_app:
     assert (await run.status(), calls["body"]) == ("paused", 1)
     gate.open()
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "done"
+    assert await finished(app, run) == "done"
 
 
 @ON_BOTH
 async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -> None:
-    """The record "now waiting" is on its way when the operator asks."""
     app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
     on_the_way, let_go = asyncio.Event(), asyncio.Event()
 
@@ -530,7 +494,6 @@ async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -
 
 @ON_BOTH
 async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None:
-    """A worker that hardly ever polls, and whose heart beats every minute, holds a run in memory."""
     app, operator = (
         make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60, lease=180)),
         make_app(),
@@ -552,7 +515,6 @@ async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None
 
 @ON_BOTH
 async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp) -> None:
-    """The heartbeat brings it."""
     app, operator = make_app(settings=Settings(inline_wait=3600, poll_interval=0.1, lease=1)), make_app()
     for each in (app, operator):
         await deafen(each)
@@ -573,7 +535,6 @@ async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp
 
 
 async def test_cancel_wins_over_pause(app: Stepfast, calls: Calls) -> None:
-    """Both are asked for while a step is in flight, in either order."""
     gate = Gate()
 
     @app.workflow

@@ -14,19 +14,9 @@ import msgspec
 import pydantic
 import pytest
 
-from stepfast import (
-    ConfigurationError,
-    Context,
-    InvalidInput,
-    PayloadError,
-    RunFailed,
-    Settings,
-    StepFailed,
-    Stepfast,
-    step,
-)
+from stepfast import ConfigurationError, Context, InvalidInput, PayloadError, Settings, StepFailed, Stepfast, step
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, interrupt
+from tests.support.engine import Calls, Gate, drained, failure, finished, outcome, replayed
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -137,10 +127,7 @@ async def test_typed_values_round_trip_live_and_replayed(app: Stepfast, kind: An
 
     order.__annotations__ = {"ctx": Context, "given": kind, "return": kind}
     declared = app.workflow(order)
-    run = await app.start(declared, value)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, declared, value)
     result = await run.result()
     assert [*seen, result] == [value] * 5
     assert {type(found) for found in [*seen, result]} == {type(value)}
@@ -155,7 +142,6 @@ PLAIN = [
 
 @pytest.mark.parametrize("value", PLAIN, ids=[f"{i} {v!r:.20}" for i, v in enumerate(PLAIN)])
 async def test_plain_values_round_trip_exactly(app: Stepfast, calls: Calls, value: Any) -> None:
-    """None, False, 0 and "" are stored and replayed as themselves; so is every odd one."""
     gate = Gate()
     seen: list[Any] = []
 
@@ -170,10 +156,7 @@ async def test_plain_values_round_trip_exactly(app: Stepfast, calls: Calls, valu
         await ctx.step(gate.passing)
         return value
 
-    run = await app.start(order, value)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, order, value)
     seen += [await run.result(), await app.get(run.id).result(), (await run.info()).input, (await run.info()).output]
     seen.append((await run.steps())[0].output)
     assert calls["give"] == 1
@@ -195,10 +178,7 @@ async def test_untyped_values_look_the_same_live_and_replayed(app: Stepfast) -> 
         seen.append(await ctx.step("make", lambda: {1: (2, 3), "at": date(2026, 1, 1), "line": Line("pen", 1)}))
         await ctx.step(gate.passing)
 
-    await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    await replayed(app, gate, order)
     plain = {"1": [2, 3], "at": "2026-01-01", "line": {"article": "pen", "cents": 1, "notes": []}}
     assert seen == [plain, plain]
 
@@ -220,9 +200,7 @@ async def test_the_annotation_of_a_declared_step_decides(app: Stepfast) -> None:
         assert isinstance(receipt, Receipt)
         return receipt
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == Receipt(5)
+    assert await outcome(app, order) == Receipt(5)
 
 
 # -- what cannot be stored -----------------------------------------------------------------------------------------
@@ -268,8 +246,6 @@ REFUSED = [
 async def test_an_input_that_cannot_be_stored_is_refused_at_the_start(
     app: Stepfast, value: Any, reason: str, path: str
 ) -> None:
-    """By name and path, before anything is written."""
-
     @app.task
     async def mail(given: Any) -> None: ...
 
@@ -285,7 +261,6 @@ async def test_an_input_that_cannot_be_stored_is_refused_at_the_start(
 async def test_a_result_that_cannot_be_stored_fails_the_step_by_name_and_is_not_retried(
     app: Stepfast, calls: Calls, value: Any, reason: str, path: str
 ) -> None:
-    """Neither retries of the step nor attempts of the run can help."""
     seen: list[StepFailed] = []
 
     def make() -> Any:
@@ -300,11 +275,9 @@ async def test_a_result_that_cannot_be_stored_fails_the_step_by_name_and_is_not_
             seen.append(error)
             raise
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=f"(?s)step 'make it'.*({reason})") as caught:
-        await run.result()
-    assert path in caught.value.message
+    run = await drained(app, order)
+    caught = await failure(run, f"(?s)step 'make it'.*({reason})")
+    assert path in caught.message
     assert calls["make"] == 1
     assert [error.error_type for error in seen] == ["PayloadError"]
     assert (await run.info()).attempt == 1
@@ -316,10 +289,7 @@ async def test_a_result_of_a_run_that_cannot_be_stored_fails_it_by_name(app: Ste
         calls.hit("mail")
         return {"deep": [Opaque()]}
 
-    run = await app.start(mail)
-    await app.drain()
-    with pytest.raises(RunFailed, match=r"result of 'mail'.*Opaque.*\$\.deep\[0\]"):
-        await run.result()
+    await failure(await drained(app, mail), r"result of 'mail'.*Opaque.*\$\.deep\[0\]")
     assert calls["mail"] == 1
 
 
@@ -333,14 +303,10 @@ async def test_a_result_that_does_not_fit_its_annotation_is_refused(app: Stepfas
     async def order(ctx: Context) -> None:
         await ctx.step(wrong)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="step 'wrong' does not fit its annotation"):
-        await run.result()
+    await failure(await drained(app, order), "step 'wrong' does not fit its annotation")
 
 
 async def test_limits_are_settings(make_app: MakeApp, caplog: pytest.LogCaptureFixture) -> None:
-    """Large is told, too large and too deep are refused; errors are kept whatever the limit."""
     app = make_app(settings=Settings(warn_payload=100, max_payload=200, max_depth=3))
 
     @app.task(max_attempts=1)
@@ -354,10 +320,8 @@ async def test_limits_are_settings(make_app: MakeApp, caplog: pytest.LogCaptureF
     run = await app.start(mail, "x" * 150)
     assert "is large: 152 bytes" in caplog.text
     assert "xxx" not in caplog.text
-    await app.start(mail, deep(3))
-    await app.drain()
-    with pytest.raises(RunFailed, match="y" * 1000):
-        await run.result()
+    await drained(app, mail, deep(3))
+    await failure(run, "y" * 1000)
 
 
 @pytest.mark.parametrize("depth", [99, 100])
@@ -366,9 +330,7 @@ async def test_values_within_the_depth_are_kept(app: Stepfast, depth: int) -> No
     async def mail(given: Any) -> Any:
         return given
 
-    run = await app.start(mail, deep(depth))
-    await app.drain()
-    assert await run.result() == deep(depth)
+    assert await outcome(app, mail, deep(depth)) == deep(depth)
 
 
 # -- inputs that do not fit ---------------------------------------------------------------------------------------
@@ -394,8 +356,6 @@ async def test_values_within_the_depth_are_kept(app: Stepfast, depth: int) -> No
 async def test_an_input_that_does_not_fit_is_refused_with_its_path(
     app: Stepfast, kind: Any, value: Any, path: str
 ) -> None:
-    """Before anything is written."""
-
     async def order(ctx: Context, given: Any) -> None: ...
 
     order.__annotations__ = {"given": kind}
@@ -420,9 +380,7 @@ async def test_a_workflow_without_an_input_refuses_one(app: Stepfast) -> None:
 
     with pytest.raises(InvalidInput, match="'tick' takes no input"):
         await app.start(tick, 5)  # type: ignore[misc]
-    run = await app.start(tick)
-    await app.drain()
-    assert await run.result() == "tock"
+    assert await outcome(app, tick) == "tock"
 
 
 async def test_an_input_with_a_default_may_be_left_out(app: Stepfast) -> None:
@@ -430,9 +388,7 @@ async def test_an_input_with_a_default_may_be_left_out(app: Stepfast) -> None:
     async def greet(name: str | None = None) -> str:
         return f"hello {name}"
 
-    run = await app.start(greet)
-    await app.drain()
-    assert await run.result() == "hello None"
+    assert await outcome(app, greet) == "hello None"
 
 
 BAD_RAW = [b"nothing", b"[1,}", b'{"a": "\xff"}', b"", b"[1] 2", b'"\\ud800"']
@@ -441,7 +397,6 @@ BAD_RAW = [b"nothing", b"[1,}", b'{"a": "\xff"}', b"", b"[1] 2", b'"\\ud800"']
 @pytest.mark.parametrize("raw", BAD_RAW, ids=repr)
 @pytest.mark.parametrize("wrap", [lambda raw: raw, lambda raw: {"a": [raw, None]}], ids=["bare", "nested"])
 async def test_raw_text_that_is_no_json_is_refused_where_it_is_given(app: Stepfast, raw: bytes, wrap: Any) -> None:
-    """As an input, a signal, a value and the outcome of a step."""
     given = wrap(msgspec.Raw(raw))
 
     @app.workflow(max_attempts=1)
@@ -464,8 +419,7 @@ async def test_raw_text_that_is_no_json_is_refused_where_it_is_given(app: Stepfa
         await runs[0].signal("more", given)
     await app.drain()
     for run in runs:
-        with pytest.raises(RunFailed, match=r"msgspec\.Raw"):
-            await run.result(timeout=PATIENCE)
+        await failure(run, r"msgspec\.Raw")
 
 
 async def test_raw_json_is_stored_as_it_is(app: Stepfast) -> None:
@@ -476,6 +430,5 @@ async def test_raw_json_is_stored_as_it_is(app: Stepfast) -> None:
 
     run = await app.start(echo, {"b": msgspec.Raw(b"[1, null]")})
     await run.signal("more", msgspec.Raw(b"12"))
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == [{"b": [1, None]}, {"a": None}, 12]
+    assert await finished(app, run) == [{"b": [1, None]}, {"a": None}, 12]
     assert await run.get("at") == {"raw": [None, 1]}

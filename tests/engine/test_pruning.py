@@ -17,6 +17,7 @@ from stepfast.worker import pruner
 from tests.engine.conftest import MakeApp
 from tests.store.scene import DAY, Rows
 from tests.support import nursery
+from tests.support.engine import drained, finished
 
 pytestmark = pytest.mark.enough_on("sqlite")
 EVERYWHERE = pytest.mark.enough_on("sqlite", "postgres")
@@ -53,7 +54,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @EVERYWHERE
 async def test_what_ended_goes_and_nothing_that_is_still_needed(app: Stepfast) -> None:
-    """Dag runs that go on have steps that ended long ago; parents have such children."""
     undone: list[str] = []
     fulfil = app.dag("fulfil")
 
@@ -80,16 +80,16 @@ async def test_what_ended_goes_and_nothing_that_is_still_needed(app: Stepfast) -
             await ctx.continue_as(n - 1)
         await ctx.wait_signal("go")
 
-    approved, cancelled, finished = [await app.start(fulfil) for _ in range(3)]
+    approved, cancelled, completed = [await app.start(fulfil) for _ in range(3)]
     waits, over = await app.start(parent, True), await app.start(parent, False)
     first = await app.start(chain, 3, key="c")
-    await finished.signal("ok", True)
+    await completed.signal("ok", True)
     await app.drain()
     await age(app)
     assert await app.prune(MONTH, dry_run=True) == 5
     assert await app.prune(MONTH) == 5, "the dag run, the parent that is over, its child, two links of the chain"
     assert await app.prune(MONTH) == 0
-    for run in (finished, over):
+    for run in (completed, over):
         with pytest.raises(RunNotFound, match="may have been pruned"):
             await run.info()
     assert (await app.start(chain, 3, key="c")).id == first.id
@@ -97,8 +97,7 @@ async def test_what_ended_goes_and_nothing_that_is_still_needed(app: Stepfast) -
     await cancelled.cancel()
     await waits.signal("go")
     await first.signal("go")
-    await app.drain()
-    assert await approved.result() == {"reserve": "r-1", "ok": True}
+    assert await finished(app, approved) == {"reserve": "r-1", "ok": True}
     assert ((await cancelled.info()).status, undone) == ("compensated", ["r-1"])
     assert await waits.result() == "child"
     await first.result()
@@ -150,8 +149,7 @@ async def test_what_went_through_a_codec_stays_as_it_is_stored(make_app: MakeApp
     async def only(ctx: Any) -> str:
         return "secret"
 
-    await app.start(flow, "secret")
-    await app.drain()
+    await drained(app, flow, "secret")
     assert await app.prune(0, archive=tmp_path / "old.jsonl") == 1
     [line] = lines(tmp_path / "old.jsonl")
     assert line["format"] == 2 and isinstance(line["input"], str)
@@ -164,8 +162,7 @@ async def test_an_archive_that_cannot_be_written_keeps_everything(app: Stepfast,
     async def echo(number: int) -> int:
         return number
 
-    await app.start(echo, 1)
-    await app.drain()
+    await drained(app, echo, 1)
     notes = tmp_path / "notes.txt"
     notes.write_text("not\nan archive")
     for path, why in (
@@ -189,8 +186,7 @@ async def test_a_full_disk_ends_it_before_anything_is_removed(app: Stepfast) -> 
     async def echo(number: int) -> int:
         return number
 
-    await app.start(echo, 1)
-    await app.drain()
+    await drained(app, echo, 1)
     with pytest.raises(ConfigurationError, match="No space left"):
         await app.prune(0, archive="/dev/full")
     assert len(await app.runs()) == 1
@@ -298,7 +294,6 @@ async def test_one_run_is_deleted(app: Stepfast) -> None:
 async def test_whoever_waits_for_the_result_of_a_run_that_is_gone_is_told(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its handle knows that there was such a run, and would wait for its end for ever."""
     monkeypatch.setattr(results, "_GONE_AFTER", 0.0)
 
     @app.task
@@ -321,8 +316,7 @@ async def test_a_step_of_a_dag_run_goes_only_with_it(app: Stepfast) -> None:
     @flow.step
     async def only(ctx: Any) -> None: ...
 
-    run = await app.start(flow)
-    await app.drain()
+    run = await drained(app, flow)
     [step] = await (await app.store()).dag_steps(run.id)
     with pytest.raises(InvalidState, match="it can only be deleted with that run"):
         await app.get(step.id).delete()

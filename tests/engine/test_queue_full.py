@@ -13,7 +13,7 @@ from stepfast.model.queue_config import Bound
 from stepfast.model.records import NewRun, RunShape
 from stepfast.starts import Bounds
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE
+from tests.support.engine import finished
 from tests.worker.spying import HeldReply
 
 
@@ -73,8 +73,6 @@ async def test_starts_at_once_from_several_processes_stay_within_it(
 
 
 async def test_children_are_never_refused(app: Stepfast, mail: Any) -> None:
-    """A run that goes on must not be broken by a queue that others have filled."""
-
     @app.workflow
     async def parent(ctx: Context) -> int:
         number: int = await ctx.call(mail, 7)
@@ -82,8 +80,7 @@ async def test_children_are_never_refused(app: Stepfast, mail: Any) -> None:
 
     run = await app.start(parent)
     await app.start_many(mail, [1, 2, 3])
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 7
+    assert await finished(app, run) == 7
 
 
 async def test_a_dag_counts_the_steps_that_begin(app: Stepfast) -> None:

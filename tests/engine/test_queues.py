@@ -6,7 +6,7 @@ import pytest
 
 from stepfast import ConfigurationError, Stepfast
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Gate, bystander, eventually
+from tests.support.engine import PATIENCE, Gate, bystander, drained, eventually
 
 
 async def test_a_paused_queue_is_not_claimed_until_it_is_resumed(app: Stepfast) -> None:
@@ -47,8 +47,7 @@ async def test_a_paused_queue_keeps_nobody_from_draining(app: Stepfast) -> None:
     async def mail() -> None: ...
 
     await app.pause_queue("mail")
-    run = await app.start(mail)
-    await app.drain()
+    run = await drained(app, mail)
     assert await run.status() == "queued"
 
 

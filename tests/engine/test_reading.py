@@ -14,7 +14,6 @@ from stepfast import (
     ConfigurationError,
     Context,
     NonRetryableError,
-    RunFailed,
     RunNotFound,
     Settings,
     Stepfast,
@@ -23,7 +22,7 @@ from stepfast import (
 )
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, failure
 
 pytestmark = ON_SQLITE
 
@@ -34,8 +33,6 @@ NOWHERE = "01977777-7777-7777-8777-777777777777"
 
 
 async def test_the_facts_of_a_completed_run(app: Stepfast) -> None:
-    """Start, step, complete."""
-
     @app.workflow
     async def order(ctx: Context, name: str) -> dict[str, str]:
         return {"hello": await ctx.step("say", lambda: name)}
@@ -74,8 +71,7 @@ async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Stepfas
     async def mail(name: str) -> str:
         return name
 
-    started = await app.start(mail, "a")
-    await app.drain()
+    started = await drained(app, mail, "a")
     handle = app.get(started.id.upper())
     assert handle.id == started.id
     assert await handle.result() == "a"
@@ -86,7 +82,6 @@ async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Stepfas
 
 
 async def test_a_result_can_be_awaited_before_during_and_after(app: Stepfast) -> None:
-    """Without and with waiting; many may wait for one run."""
     gate = Gate()
 
     @app.task
@@ -106,7 +101,6 @@ async def test_a_result_can_be_awaited_before_during_and_after(app: Stepfast) ->
 
 
 async def test_a_result_comes_soon_after_the_end(make_app: MakeApp) -> None:
-    """Not after a poll of half a second, also where the waiter is another process."""
     worker, waiter = make_app(), make_app()
 
     @worker.task
@@ -128,17 +122,13 @@ async def test_a_bad_timeout_of_result_is_refused(app: Stepfast, timeout: Any) -
 
 
 async def test_a_failed_run_raises_what_is_known(app: Stepfast) -> None:
-    """A failed run raises, again and again."""
-
     @app.task
     async def mail() -> None:
         raise NonRetryableError("no such address")
 
-    run = await app.start(mail)
-    await app.drain()
+    run = await drained(app, mail)
     for handle in (run, app.get(run.id)):
-        with pytest.raises(RunFailed, match="no such address"):
-            await handle.result()
+        await failure(handle, "no such address")
     info = await run.info()
     assert info.error is not None
     assert (info.error.type, info.error.message) == ("NonRetryableError", "no such address")
@@ -199,7 +189,6 @@ async def test_runs_are_listed_newest_first_by_filters(
 @pytest.mark.parametrize("by", ["run", "id"])
 @ON_BOTH
 async def test_pages_by_keyset_give_each_run_once(listed: Stepfast, filters: dict[str, Any], by: str) -> None:
-    """Also while new runs arrive."""
     whole = [info.id for info in await listed.runs(**filters)]
     paged: list[str] = []
     after: Any = None
@@ -238,7 +227,6 @@ async def test_bad_filters_are_refused(app: Stepfast, filters: dict[str, Any]) -
 
 @ON_BOTH
 async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) -> None:
-    """Quick ones cost no extra write; the listing goes when the step is done."""
     app = make_app(settings=Settings(running_after=0.05, poll_interval=0.05))
     gate = Gate()
 
@@ -264,7 +252,6 @@ async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) ->
 
 
 async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Stepfast) -> None:
-    """Per run and step; fire and forget, may be awaited all the same."""
     gate = Gate()
 
     @app.workflow
@@ -291,7 +278,6 @@ async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Stepfast)
 
 
 async def test_progress_from_a_blocking_step(app: Stepfast) -> None:
-    """From a thread; what no database keeps is spelled out."""
     gate = ThreadGate()
 
     @app.workflow
@@ -321,8 +307,6 @@ async def test_progress_from_a_blocking_step(app: Stepfast) -> None:
 
 @ON_BOTH
 async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
-    """Parameters, result or error, start, duration."""
-
     async def add(a: int, b: int) -> int:
         return a + b
 
@@ -332,8 +316,7 @@ async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
         await ctx.step("kw", add, a=total, b=4)
         return await ctx.step("none", lambda: 0)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     log = await run.activity()
     assert [(a.name, a.position, a.status, a.parameters, a.result) for a in log] == [
         ("add", 0, "completed", {"a": 1, "b": 2}, 3),
@@ -345,21 +328,17 @@ async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
 
 
 async def test_parameters_that_are_not_json_are_left_out_of_the_log(app: Stepfast) -> None:
-    """A log is no reason to fail a step."""
-
     @app.workflow
     async def order(ctx: Context) -> str:
         return await ctx.step("odd", lambda thing: "fine", object())
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == "fine"
     assert [a.parameters for a in await run.activity()] == [None]
 
 
 @pytest.mark.parametrize("where", ["app", "step", "options"])
 async def test_parameters_are_not_kept_where_it_is_said(make_app: MakeApp, where: str) -> None:
-    """Design: record_arguments=False per step or application; a failed try keeps none either."""
     app = make_app(record_arguments=False if where == "app" else None)
     tried: list[int] = []
 
@@ -376,16 +355,13 @@ async def test_parameters_are_not_kept_where_it_is_said(make_app: MakeApp, where
         )
         await options.step(charge, "4111-1111")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "completed"
     assert [a.parameters for a in await run.activity()] == [None, None]
 
 
 @ON_BOTH
 async def test_a_long_history_is_listed_whole(app: Stepfast) -> None:
-    """Pages of a thousand."""
-
     async def same(number: int) -> int:
         return number
 
@@ -393,8 +369,7 @@ async def test_a_long_history_is_listed_whole(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await asyncio.gather(*(ctx.step(same, n) for n in range(1201)))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert sorted(s.output for s in await run.steps()) == list(range(1201))
     assert len(await run.activity()) == 1201
 
@@ -409,8 +384,7 @@ async def test_each_call_in_the_log_has_an_id_that_stays(app: Stepfast, calls: C
         if calls.hit("b") <= 3:
             raise ValueError("again")
 
-    run = await app.start(flaky)
-    await app.drain()
+    run = await drained(app, flaky)
     ids = [call.id for call in await run.activity()]
     assert len(ids) == len(set(ids)) >= 5
     assert [call.id for call in await run.activity()] == ids
@@ -444,8 +418,7 @@ async def test_a_list_leaves_large_payloads_out_and_says_so(app: Stepfast) -> No
         return len(text)
 
     small, large = await app.start(fill, 1), await app.start(fill, 10_000)
-    fed = await app.start(measure, "y" * 10_000)
-    await app.drain()
+    fed = await drained(app, measure, "y" * 10_000)
     for filters in ({}, {"status": "completed"}, {"oldest_first": True}):
         listed = {info.id: info for info in await app.runs(**filters)}
         assert [(run.input, run.output, run.left_out) for run in (listed[r.id] for r in (small, large, fed))] == [
@@ -465,8 +438,7 @@ async def test_a_check_replays_a_run_whose_input_lists_leave_out(app: Stepfast) 
         await ctx.sleep(3600)
         return len(text)
 
-    await app.start(measure, "y" * 10_000)
-    await app.drain()
+    await drained(app, measure, "y" * 10_000)
     assert [found.verdict for found in await app.check()] == ["fits"]
 
 

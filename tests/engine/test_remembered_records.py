@@ -21,7 +21,6 @@ pytestmark = ON_SQLITE
 async def test_a_cancelled_call_is_remembered_also_if_the_run_is_released_before_its_commit(
     make_app: MakeApp, calls: Calls
 ) -> None:
-    """Cancelled twice, a call does not wait for its record; and a wait for a signal does not wait for anything."""
     app = make_app(settings=Settings(inline_wait=0))
 
     async def hang() -> None:
@@ -52,7 +51,6 @@ async def test_a_cancelled_call_is_remembered_also_if_the_run_is_released_before
 async def test_what_lost_a_race_that_was_over_when_the_worker_died_is_not_remembered_as_open(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next worker records who has won, and that what the others had begun was given up."""
     remembered: list[list[StepRecord]] = []
     monkeypatch.setattr(HistoryCache, "put", lambda self, run_id, claim, records: remembered.append(records))
     app = make_app(settings=Settings(inline_wait=0))

@@ -6,16 +6,27 @@ import asyncio
 
 import pytest
 
-from stepfast import Backoff, Context, RunFailed, Settings, Stepfast, SyncContext
+from stepfast import Backoff, Context, Settings, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, ThreadGate, eventually, interrupt, stopped_at_once
+from tests.support.engine import (
+    Calls,
+    Gate,
+    ThreadGate,
+    drained,
+    eventually,
+    failure,
+    finished,
+    interrupt,
+    outcome,
+    replayed,
+    stopped_at_once,
+)
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
 
 @pytest.mark.parametrize("done", range(4))
 async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Stepfast, calls: Calls, done: int) -> None:
-    """Count the calls."""
     gate = Gate()
 
     async def work(number: int) -> int:
@@ -32,9 +43,7 @@ async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Stepfast, 
     await interrupt(app, gate)
     assert await run.status() == "queued"
     assert len(await run.steps()) == done
-    gate.open()
-    await app.drain()
-    assert await run.result() == [0, 10, 20, 30]
+    assert await finished(app, run, gate) == [0, 10, 20, 30]
     # the step that was under way runs again, the others do not.
     assert calls == {f"step {n}": 2 if n == done else 1 for n in range(4)}
 
@@ -45,15 +54,12 @@ async def test_a_finished_run_is_not_executed_again(app: Stepfast, calls: Calls)
     async def order(ctx: Context) -> int:
         return calls.hit("order")
 
-    run = await app.start(order)
-    await app.drain()
-    await app.drain()
-    assert await run.result() == 1
+    run = await drained(app, order)
+    assert await finished(app, run) == 1
     assert calls["order"] == 1
 
 
 async def test_going_on_on_another_worker_uses_no_attempt_and_no_loss(app: Stepfast) -> None:
-    """A worker that stops gives its runs back; resumes are not counted at all."""
     gate = Gate()
     attempts: list[int] = []
 
@@ -66,15 +72,12 @@ async def test_going_on_on_another_worker_uses_no_attempt_and_no_loss(app: Stepf
     run = await app.start(order)
     for _ in range(3):
         await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == "done"
+    assert await finished(app, run, gate) == "done"
     info = await run.info()
     assert (info.attempt, info.losses, attempts) == (1, 0, [1, 1, 1, 1])
 
 
 async def test_another_process_goes_on_with_the_records(make_app: MakeApp, calls: Calls) -> None:
-    """What one application recorded, another replays."""
     gate = Gate()
 
     def declare(app: Stepfast) -> None:
@@ -89,9 +92,7 @@ async def test_another_process_goes_on_with_the_records(make_app: MakeApp, calls
     declare(other)
     run = await one.start("order")
     await interrupt(one, gate)
-    gate.open()
-    await other.drain()
-    assert await run.result() == ["by call 1", "end"]
+    assert await finished(other, run, gate) == ["by call 1", "end"]
     assert calls["first"] == 1
 
 
@@ -105,11 +106,7 @@ async def test_a_plain_def_workflow_replays_too(app: Stepfast, calls: Calls) -> 
         ctx.step(gate.passing)
         return [first, ctx.step("last", lambda: calls.hit("last"))]
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [1, 1]
+    assert await (await replayed(app, gate, order)).result() == [1, 1]
     assert calls == {"first": 1, "last": 1}
 
 
@@ -126,11 +123,7 @@ async def test_a_long_history_is_replayed_whole(make_app: MakeApp, calls: Calls)
         await ctx.step(gate.passing)
         return total
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == sum(range(30))
+    assert await (await replayed(app, gate, order)).result() == sum(range(30))
     assert calls["add"] == 30
 
 
@@ -145,16 +138,11 @@ async def test_a_history_of_large_records_is_replayed_whole(make_app: MakeApp, c
         await ctx.step(gate.passing)
         return len("".join(parts))
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == 12 * 900
+    assert await (await replayed(app, gate, order)).result() == 12 * 900
     assert calls["page"] == 12
 
 
 async def test_parallel_steps_that_were_recorded_are_kept(app: Stepfast, calls: Calls) -> None:
-    """Of two steps at once one is recorded, the other is interrupted; only that one runs again."""
     gate = Gate()
 
     async def work(name: str) -> str:
@@ -175,9 +163,7 @@ async def test_parallel_steps_that_were_recorded_are_kept(app: Stepfast, calls: 
     async with stopped_at_once(app):
         await gate.reached()
         await eventually(one_recorded)
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["slow", "quick"]
+    assert await finished(app, run, gate) == ["slow", "quick"]
     assert calls == {"slow": 2, "quick": 1}
 
 
@@ -193,17 +179,12 @@ async def test_positions_are_taken_when_called_not_when_awaited(app: Stepfast, c
         await ctx.step(gate.passing)
         return results
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, order)
     assert await run.result() == ["two 1", "one 1"]
     assert [(s.position, s.name) for s in await run.steps()] == [(1, "two"), (0, "one"), (2, "passing")]
 
 
 async def test_recorded_steps_are_kept_by_a_new_attempt(app: Stepfast, calls: Calls) -> None:
-    """An error of the code outside any step; the next attempt replays everything recorded."""
-
     @app.workflow(max_attempts=3, backoff=Backoff(base=0, jitter=False))
     async def order(ctx: Context) -> int:
         value = await ctx.step("once", lambda: calls.hit("once"))
@@ -211,9 +192,7 @@ async def test_recorded_steps_are_kept_by_a_new_attempt(app: Stepfast, calls: Ca
             raise ValueError("not yet")
         return value * 100 + ctx.attempt
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == 103
+    assert await outcome(app, order) == 103
     assert calls["once"] == 1
 
 
@@ -234,9 +213,7 @@ async def test_a_workers_stop_is_no_error_that_code_could_swallow(app: Stepfast,
     await interrupt(app, gate)
     assert calls["swallowed"] == 1
     assert await run.status() == "queued"
-    gate.open()
-    await app.drain()
-    assert await run.result() == "right"
+    assert await finished(app, run, gate) == "right"
 
 
 async def test_after_the_run_is_given_back_every_call_is_refused(app: Stepfast, calls: Calls) -> None:
@@ -260,9 +237,7 @@ async def test_after_the_run_is_given_back_every_call_is_refused(app: Stepfast, 
     await interrupt(app, gate)
     assert refusals == ["AttemptEnded"]
     assert calls["after"] == 0
-    gate.open()
-    await app.drain()
-    assert await run.result() == "done"
+    assert await finished(app, run, gate) == "done"
     assert calls["after"] == 1
 
 
@@ -284,8 +259,7 @@ async def test_a_blocking_step_left_behind_records_nothing(app: Stepfast, calls:
     run = await app.start(order)
     async with stopped_at_once(app):
         await gate.reached()
-    await app.drain()
-    assert await run.result() == "call 2"
+    assert await finished(app, run) == "call 2"
     gate.open()
     await eventually(lambda: calls["finished"] == 2)
     await app.drain()
@@ -293,17 +267,13 @@ async def test_a_blocking_step_left_behind_records_nothing(app: Stepfast, calls:
 
 
 async def test_an_error_ends_the_same_way_on_every_database(app: Stepfast) -> None:
-    """A handler that raises fails its run, and the caller sees the error."""
-
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
         raise LookupError("no such customer")
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed) as caught:
-        await run.result()
-    error = caught.value
+    run = await drained(app, order)
+    caught = await failure(run)
+    error = caught
     assert (error.error_type, error.message, error.reason) == ("LookupError", "no such customer", "code")
     assert error.run_id == run.id
     assert error.traceback is not None and "raise LookupError" in error.traceback

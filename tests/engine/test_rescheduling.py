@@ -11,7 +11,7 @@ import pytest
 
 from stepfast import Backoff, ConfigurationError, Context, InvalidState, RunInfo, RunNotFound, Settings, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
-from tests.support.engine import Calls
+from tests.support.engine import Calls, drained, finished
 
 pytestmark = ON_SQLITE
 LATER = Backoff(base=600, max=3600, jitter=False)
@@ -62,8 +62,7 @@ WHERE = ("attempt", "step", "branches", "graph")
 @pytest.mark.parametrize("where", WHERE)
 async def test_what_waits_to_be_tried_again_is_due_now(make_app: MakeApp, calls: Calls, where: str) -> None:
     app = make_app(settings=Settings(inline_wait=0))
-    run = await app.start(Troubled(app, calls).workflows[where])
-    await app.drain()
+    run = await drained(app, Troubled(app, calls).workflows[where])
     assert calls == {"work": 1}
     await run.reschedule(delay=0)
     await app.drain()
@@ -76,14 +75,11 @@ async def test_what_waits_to_be_tried_again_is_due_now(make_app: MakeApp, calls:
 
 
 async def test_a_run_that_another_worker_takes_up_is_due_too(make_app: MakeApp, calls: Calls) -> None:
-    """What its step waits for is in the database, not in the memory of a worker."""
     old, new = make_app(settings=Settings(inline_wait=0)), make_app(settings=Settings(inline_wait=0))
-    run = await old.start(Troubled(old, calls).workflows["step"])
-    await old.drain()
+    run = await drained(old, Troubled(old, calls).workflows["step"])
     Troubled(new, calls)
     await new.get(run.id).reschedule(delay=0)
-    await new.drain()
-    assert await run.result(timeout=20) == 2
+    assert await finished(new, run) == 2
 
 
 @ON_BOTH
@@ -101,8 +97,7 @@ async def test_a_delayed_start_is_due_now_or_later(app: Stepfast) -> None:
     assert info.expires_at - info.due_at == timedelta(seconds=60)
     await run.reschedule(at=datetime.now(UTC) - timedelta(days=1))
     assert (await run.info()).ready
-    await app.drain()
-    assert await run.result() == "done"
+    assert await finished(app, run) == "done"
 
 
 async def test_a_ready_run_is_put_off_and_comes_back(app: Stepfast) -> None:
@@ -115,8 +110,7 @@ async def test_a_ready_run_is_put_off_and_comes_back(app: Stepfast) -> None:
     await app.drain()
     assert await run.status() == "queued"
     await asyncio.to_thread(app.sync.get(run.id).reschedule, delay=0)
-    await app.drain()
-    assert await run.result() == "done"
+    assert await finished(app, run) == "done"
 
 
 async def test_a_deadline_stays_what_it_was(app: Stepfast) -> None:
@@ -157,11 +151,9 @@ async def test_a_delayed_dag_run_is_due_now(app: Stepfast) -> None:
     dag = app.dag("graph")
     dag.declare(lambda ctx: 1, name="a")
     dag.declare(lambda ctx: 2, name="b", after=["a"])
-    run = await app.start(dag, delay=3600)
-    await app.drain()
+    run = await drained(app, dag, delay=3600)
     await run.reschedule(delay=0)
-    await app.drain()
-    assert await run.result() == {"a": 1, "b": 2}
+    assert await finished(app, run) == {"a": 1, "b": 2}
 
 
 Make = Callable[[Stepfast], Any]
@@ -209,8 +201,7 @@ def ended(app: Stepfast) -> Any:
 )
 async def test_other_runs_are_refused(make_app: MakeApp, make: Make, said: str) -> None:
     app = make_app(settings=Settings(inline_wait=0))
-    run = await app.start(make(app))
-    await app.drain()
+    run = await drained(app, make(app))
     before = await run.info()
     with pytest.raises(InvalidState, match=f"run {run.id} {said}"):
         await run.reschedule(delay=0)
@@ -261,8 +252,7 @@ async def test_an_undo_that_waits_for_its_next_try_is_due_now(make_app: MakeApp,
         await ctx.options(compensate=undo).step("done", lambda: 1)
         raise ValueError("no")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "compensating"
     await run.reschedule(delay=0)
     await app.drain()

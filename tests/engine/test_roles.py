@@ -18,7 +18,7 @@ from stepfast.store.migrations import Migration, made_by
 from stepfast.store.postgres.schema import OPERATING, Roles, Schema
 from stepfast.telemetry import Observer, Sending, metrics_text
 from tests.store.scene import signal
-from tests.support.engine import PATIENCE
+from tests.support.engine import PATIENCE, drained, finished
 
 pytestmark = pytest.mark.empty
 QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, inline_wait=0)
@@ -200,7 +200,6 @@ STEP = (
 
 
 async def test_a_starter_adds_nothing_to_a_run_that_another_has_started(people: People) -> None:
-    """No step of a dag run, no tag, no graph: not even by a transaction that starts something of its own."""
     async with people.app("worker") as app:
         declare(app)
         victim, plain = await app.start("graph", {"a": 1}), await app.start("parent", 1)
@@ -221,7 +220,6 @@ async def test_a_starter_adds_nothing_to_a_run_that_another_has_started(people: 
 
 
 async def test_a_starter_starts_again_what_it_has_started(people: People) -> None:
-    """The reply was lost: the same rows once more, of a dag run with its graph, its steps and its tags."""
     async with people.app("worker") as app:
         declare(app)
         await (await app._connect()).store_definitions(list(app.workflows.values()))
@@ -254,7 +252,6 @@ class Stamp(Observer):
 
 
 async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptureFixture) -> None:
-    """Runs are started by one user, executed by another and looked at by a third."""
     caplog.set_level(logging.WARNING)
     starter, worker, reader = (people.app(role) for role in ("starter", "worker", "reader"))
     starter.observe(Stamp())  # what is sent along is a column more
@@ -333,7 +330,6 @@ async def test_a_starter_signals_a_chain_without_reading_where_it_goes_on(people
 
 
 async def test_a_starter_who_sends_again_finds_that_one_further_on_in_a_chain_took_the_signal(people: People) -> None:
-    """Its reply was lost. A starter may not read where a run goes on."""
     starter, worker = people.app("starter"), people.app("worker")
 
     @worker.workflow
@@ -344,8 +340,7 @@ async def test_a_starter_who_sends_again_finds_that_one_further_on_in_a_chain_to
         return got
 
     async with starter, worker:
-        run = await worker.start(chain, 2)
-        await worker.drain()
+        run = await drained(worker, chain, 2)
         sending, mail = await starter.store(), signal(run.id, "more")
         assert (await sending.send(mail)).done
         await starter.get(run.id).signal("first")
@@ -354,8 +349,7 @@ async def test_a_starter_who_sends_again_finds_that_one_further_on_in_a_chain_to
         left = f"SELECT count(*) FROM {people.namespace}.mailbox"
         assert await people.owner.fetchval(left) == 0
         await starter.get(run.id).signal("last", 3)
-        await worker.drain()
-        assert await run.result(timeout=PATIENCE) == 3
+        assert await finished(worker, run) == 3
 
 
 async def test_a_migration_grants_what_it_adds(people: People) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import stepfast
-from stepfast import Backoff, Context, NonRetryableError, RunFailed, Stepfast
+from stepfast import Backoff, Context, NonRetryableError, Stepfast
 from stepfast.engine.observers import tell_each
 from stepfast.settings import Settings
+from tests.support.engine import drained, failure
 
 SOURCE = Path(stepfast.__file__).parent
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
@@ -38,15 +39,12 @@ async def logged(caplog: pytest.LogCaptureFixture, app: Stepfast) -> list[loggin
 
     async with app:
         with caplog.at_level(logging.INFO, "stepfast"):
-            run = await app.start(checkout)
-            await app.drain()
-        with pytest.raises(RunFailed):
-            await run.result()
+            run = await drained(app, checkout)
+        await failure(run)
     return [record for record in caplog.records if getattr(record, "run_id", None) == run.id]
 
 
 async def test_a_failure_is_told_with_step_message_and_the_users_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """One traceback, of the user's code alone."""
     tried, ended = await logged(caplog, Stepfast("sqlite://"))
     said = f"step 'charge', try 1 failed with NonRetryableError: {SECRET}; no further try (at test_run_logging.py:"
     assert said in tried.getMessage()
@@ -85,8 +83,7 @@ async def test_a_long_traceback_is_cut_in_the_log(caplog: pytest.LogCaptureFixtu
             runs = [await app.start(dive), await app.start(send_down)]
             await app.drain()
             for run in runs:
-                with pytest.raises(RunFailed):
-                    await run.result()
+                await failure(run)
     for record in caplog.records:
         text = logging.Formatter().format(record)
         assert "at the bottom" in text and 'raise ValueError("at the bottom")' in text
@@ -103,8 +100,7 @@ async def test_the_end_of_a_dag_run_repeats_no_traceback(caplog: pytest.LogCaptu
             raise NonRetryableError(SECRET)
 
         with caplog.at_level(logging.WARNING, "stepfast"):
-            await app.start(dag)
-            await app.drain()
+            await drained(app, dag)
     assert len(caplog.records) == 2
     assert [record.exc_info is not None for record in caplog.records] == [True, False]
 
@@ -125,8 +121,7 @@ async def test_values_that_are_large_are_told_with_the_ids_of_their_run(caplog: 
             return await ctx.step("fetch", lambda: "x" * 200)
 
         with caplog.at_level(logging.WARNING, "stepfast"):
-            run = await app.start(load)
-            await app.drain()
+            run = await drained(app, load)
     large = [record for record in caplog.records if "is large" in record.getMessage()]
     told = {(record.getMessage().partition(" is")[0], getattr(record, "step", None)) for record in large}
     assert told == {
@@ -188,7 +183,6 @@ def spoken(source: str) -> Iterator[Spoken]:
 
 
 def test_whatever_is_logged_of_a_run_carries_its_ids() -> None:
-    """As attributes of the record, for those who search their logs: read off the source."""
     named = [(file, each) for file in sorted(SOURCE.rglob("*.py")) for each in spoken(file.read_text())]
     named = [(file, each) for file, each in named if each.names_a_run()]
     assert len(named) > 15
@@ -235,7 +229,6 @@ def test_steps_of_others_are_told_with_their_ids(caplog: pytest.LogCaptureFixtur
 
 
 async def test_without_log_errors_no_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """For those who may not have messages in their logs: the class and the step are told all the same."""
     tried, ended = await logged(caplog, Stepfast("sqlite://", settings=Settings(log_errors=False)))
     assert tried.getMessage().endswith("step 'charge', try 1 failed with NonRetryableError; no further try")
     assert ended.getMessage().endswith("failed for good (code): StepFailed (step 'charge': NonRetryableError)")
@@ -258,8 +251,7 @@ async def test_failed_attempts_and_tries_say_when_they_are_made_again(caplog: py
 
     async with app:
         with caplog.at_level(logging.INFO, "stepfast"):
-            run = await app.start(order)
-            await app.drain()
+            run = await drained(app, order)
         assert await run.status() == "completed"
     said = [r.getMessage().partition("): ")[2] for r in caplog.records if getattr(r, "run_id", None) == run.id]
     told = [re.sub(r" \(at test_run_logging\.py:\d+\)$", "", text) for text in said]
@@ -284,15 +276,13 @@ async def test_an_undo_that_failed_is_named(caplog: pytest.LogCaptureFixture) ->
         raise NonRetryableError("no stock")
 
     async with app:
-        run = await app.start(order)
-        await app.drain()
+        run = await drained(app, order)
         assert (await run.info()).reason == "undo_failed"
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert "1 undos failed: undo 'refund' of step 'charge': NonRetryableError: the bank is closed" in told
 
 
 async def test_the_error_of_a_run_keeps_where_its_step_went_wrong() -> None:
-    """A traceback that ends at ctx.step tells nobody anything."""
     app = Stepfast("sqlite://")
 
     @app.workflow(max_attempts=1)
@@ -307,8 +297,7 @@ async def test_the_error_of_a_run_keeps_where_its_step_went_wrong() -> None:
             raise RuntimeError("the order cannot be served") from error
 
     async with app:
-        run = await app.start(parent)
-        await app.drain()
+        run = await drained(app, parent)
         error = (await run.info()).error
     assert error is not None and error.traceback is not None
     assert "raise NonRetryableError(SECRET)" in error.traceback

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from stepfast import Backoff, Context, RunFailed, StepFailed, Stepfast, SyncContext, step
-from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
+from stepfast import Backoff, Context, StepFailed, Stepfast, SyncContext, step
+from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, replayed
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -173,9 +173,8 @@ async def test_code_that_cancels_its_task_has_failed(app: Stepfast, calls: Calls
     async with app.worker() as worker:
         for kind, run in runs.items():
             times, said = KINDS[kind]
-            with pytest.raises(RunFailed) as caught:
-                await run.result(timeout=PATIENCE)
-            assert said in str(caught.value), kind
+            caught = await failure(run)
+            assert said in str(caught), kind
             assert calls[kind] in ([1, 2] if times is None else [times]), kind
         assert await (await app.start(other)).result(timeout=PATIENCE) == "fine"
         await eventually(lambda: worker.running == 0)
@@ -185,8 +184,6 @@ async def test_code_that_cancels_its_task_has_failed(app: Stepfast, calls: Calls
 
 
 async def test_a_workflow_goes_on_after_a_step_that_cancelled_its_task(app: Stepfast, calls: Calls) -> None:
-    """The failure is on record: live and replayed the workflow can catch it, also as a result of a map."""
-
     async def bad(item: int) -> int:
         calls.hit("bad")
         if item == 1:
@@ -207,17 +204,11 @@ async def test_a_workflow_goes_on_after_a_step_that_cancelled_its_task(app: Step
         return [type(one).__name__ for one in found]
 
     gate = Gate()
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["int", "StepFailed", "int", "StepFailed"]
+    assert await (await replayed(app, gate, order)).result() == ["int", "StepFailed", "int", "StepFailed"]
     assert calls == {"bad": 4}
 
 
 async def test_a_task_that_a_step_left_behind_ends_a_later_call(app: Stepfast, calls: Calls) -> None:
-    """The attempt has failed, and the error names the step. The next attempt finds the step done."""
-
     async def leaks() -> None:
         calls.hit("leaks")
         parent = asyncio.current_task()
@@ -237,8 +228,7 @@ async def test_a_task_that_a_step_left_behind_ends_a_later_call(app: Stepfast, c
         return await ctx.step(hangs)
 
     begun = asyncio.Event()
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == "done"
     assert calls == {"leaks": 1, "hangs": 2}
     [failed] = [line for line in await run.activity() if line.error is not None]
@@ -249,8 +239,6 @@ async def test_a_task_that_a_step_left_behind_ends_a_later_call(app: Stepfast, c
 async def test_a_transaction_that_cancels_its_task_has_failed(
     postgres_url: str, calls: Calls, way: Callable[[], Any]
 ) -> None:
-    """Nothing of it is committed. (On SQLite it is a plain function in another thread.)"""
-
     async def pay(connection: Any) -> None:
         await connection.execute("CREATE TABLE paid (id int)")
         calls.hit("pay")
@@ -262,10 +250,7 @@ async def test_a_transaction_that_cancels_its_task_has_failed(
         async def order(ctx: Context) -> None:
             await ctx.transaction(pay)
 
-        run = await app.start(order)
-        await app.drain()
-        with pytest.raises(RunFailed, match="was cancelled by the code of its step 'pay'"):
-            await run.result()
+        await failure(await drained(app, order), "was cancelled by the code of its step 'pay'")
     assert calls == {"pay": 2}
 
 
@@ -297,8 +282,6 @@ async def test_a_handler_that_returns_has_completed(app: Stepfast) -> None:
 
 
 async def test_structured_cancellation_within_code_is_its_own_affair(app: Stepfast) -> None:
-    """A scope that is left again, in a task, a workflow and a step."""
-
     async def within() -> str:
         with anyio.move_on_after(0.001):
             await anyio.sleep_forever()
@@ -319,6 +302,5 @@ async def test_structured_cancellation_within_code_is_its_own_affair(app: Stepfa
         return [await within(), await ctx.step(within), await ctx.step("after", within)]
 
     job_run, order_run = await app.start(job), await app.start(order)
-    await app.drain()
-    assert await job_run.result() == "went on"
+    assert await finished(app, job_run) == "went on"
     assert await order_run.result() == ["went on"] * 3

@@ -15,7 +15,7 @@ import pytest
 from stepfast import AppClosed, ConfigurationError, Context, InvalidInput, Stepfast, StepfastError, UnknownWorkflow
 from stepfast.errors import DatabaseRefused
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls
+from tests.support.engine import PATIENCE, Calls, drained, finished
 from tests.worker.spying import wrap
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -39,7 +39,6 @@ def declare(app: Stepfast) -> None:
 
 
 async def test_a_start_stores_what_it_was_given(app: Stepfast) -> None:
-    """Name, input, queue, priority, time, attempts, tags."""
     declare(app)
     at = datetime.now(UTC) + timedelta(hours=2)
     run = await app.start(
@@ -58,7 +57,6 @@ async def test_a_start_stores_what_it_was_given(app: Stepfast) -> None:
 
 
 async def test_what_the_start_does_not_say_is_taken_from_the_declaration(app: Stepfast) -> None:
-    """The workflow's own queue and deadline."""
     declare(app)
     info = await (await app.start("checkout", Order("o-1", 5))).info()
     assert (info.queue, info.priority, info.key, info.tags, info.ready) == ("checkouts", 0, None, [], True)
@@ -89,8 +87,7 @@ async def test_nothing_runs_before_its_time(app: Stepfast, calls: Calls) -> None
     later = await app.start(mail, "later", delay=timedelta(hours=1))
     await app.start(mail, "at", at=datetime.now(UTC) + timedelta(hours=1))
     past = await app.start(mail, "past", at=datetime.now(UTC) - timedelta(hours=1))
-    soon = await app.start(mail, "soon", delay=0.05)
-    await app.drain()
+    soon = await drained(app, mail, "soon", delay=0.05)
     assert calls == {"past": 1, "soon": 1}
     assert [await run.status() for run in (later, past, soon)] == ["queued", "completed", "completed"]
     info = await soon.info()
@@ -111,11 +108,9 @@ async def test_the_same_key_is_the_same_run_never_a_second_one(app: Stepfast, ca
 
     declare(app)
     first = await app.start(mail, "first", key="k")
-    second = await app.start(mail, "second", key="k")
-    await app.drain()
+    second = await drained(app, mail, "second", key="k")
     third = await app.start(mail, "third", key="k")
-    other = await app.start("checkout", Order("o", 1), key="k")
-    await app.drain()
+    other = await drained(app, "checkout", Order("o", 1), key="k")
     assert first.id == second.id == third.id != other.id
     assert await third.result() == "first"
     assert calls == {"first": 1}
@@ -133,7 +128,6 @@ async def test_many_starts_with_one_key_at_once_make_one_run(make_app: MakeApp) 
 
 
 async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Stepfast) -> None:
-    """One call; each has its own input."""
     declare(app)
     runs = await app.start_many("checkout", [Order(str(n), n) for n in range(50)], priority=3, tags=["batch"])
     await app.drain()
@@ -179,7 +173,6 @@ async def test_of_one_key_that_is_given_twice_the_first_input_is_taken(app: Step
 
 
 async def test_a_trigger_without_the_code_can_start_by_name(make_app: MakeApp) -> None:
-    """Checked against the stored definition, with its queue and deadline."""
     worker, trigger = make_app(), make_app()
     declare(worker)
     async with worker.worker(queues=["none"]):
@@ -188,8 +181,7 @@ async def test_a_trigger_without_the_code_can_start_by_name(make_app: MakeApp) -
     info = await run.info()
     assert info.queue == "checkouts"
     assert info.deadline is not None and info.deadline - info.created_at == timedelta(hours=1)
-    await worker.drain()
-    assert await run.result() == "o-2"
+    assert await finished(worker, run) == "o-2"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +200,6 @@ async def test_a_trigger_without_the_code_can_start_by_name(make_app: MakeApp) -
 async def test_an_input_by_name_without_the_code_is_checked_with_its_path(
     make_app: MakeApp, value: Any, problem: str, many: bool
 ) -> None:
-    """By the stored schema, before anything is written."""
     known, trigger = make_app(), make_app()
     declare(known)
     await known.start("checkout", Order("first", 1))  # a process with the code that starts a run stores it too
@@ -226,7 +217,6 @@ async def test_a_workflow_without_input_refuses_one_by_name_too(make_app: MakeAp
 
 
 async def test_an_unknown_name_is_refused_with_the_names_that_exist(make_app: MakeApp) -> None:
-    """Those of the code and those stored."""
     known, trigger = make_app(), make_app()
     declare(known)
     await known.start("tick")
@@ -243,7 +233,6 @@ async def test_an_unknown_name_is_refused_with_the_names_that_exist(make_app: Ma
 
 
 async def test_a_run_whose_workflow_this_worker_does_not_know_is_left_for_others(make_app: MakeApp) -> None:
-    """Not failed."""
     known, stranger = make_app(), make_app()
     declare(known)
     run = await known.start("tick")
@@ -253,8 +242,7 @@ async def test_a_run_whose_workflow_this_worker_does_not_know_is_left_for_others
 
     await stranger.drain()
     assert await run.status() == "queued"
-    await known.drain()
-    assert await run.result() == "tock"
+    assert await finished(known, run) == "tock"
 
 
 # -- bad options --------------------------------------------------------------------------------------------------
@@ -276,10 +264,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("options", BAD, ids=[f"{n} {str(o)[:40]!r}" for n, o in enumerate(BAD)])
-async def test_bad_options_are_refused_by_name_before_anything_is_written(
-    options: dict[str, Any],
-) -> None:
-    """Checked before any database sees it, so one will do."""
+async def test_bad_options_are_refused_by_name_before_anything_is_written(options: dict[str, Any]) -> None:
     app = Stepfast("sqlite://")
     declare(app)
     name = next(iter(options)).removesuffix("_in").replace("tags", "tag")
@@ -320,7 +305,6 @@ def test_what_is_no_run_id_is_refused(run_id: Any) -> None:
 async def test_a_key_used_again_for_another_input_is_told_in_the_log(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
-    """The same run is given, which may surprise; a retry of the same start says nothing."""
     app = make_app()
 
     @app.task

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, RunFailed, Stepfast, step
-from tests.support.engine import Calls
+from stepfast import Context, Stepfast, step
+from tests.support.engine import Calls, drained, failure, outcome
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -46,14 +46,11 @@ async def names(app: Stepfast, run_id: str) -> list[str]:
 
 
 async def test_a_step_is_named_after_its_function(app: Stepfast) -> None:
-    """One record per step, with its result."""
-
     @app.workflow
     async def order(ctx: Context, number: int) -> int:
         return await ctx.step(triple, await ctx.step(double, number))
 
-    run = await app.start(order, 7)
-    await app.drain()
+    run = await drained(app, order, 7)
     assert await run.result() == 42
     steps = await run.steps()
     assert [(s.name, s.status, s.output, s.position, s.attempts) for s in steps] == [
@@ -82,14 +79,11 @@ async def test_a_step_is_named_after_its_function(app: Stepfast) -> None:
          "object", "step", "step-def", "builtin"],
 )  # fmt: skip
 async def test_a_label_goes_with_any_callable(app: Stepfast, function: Any, args: tuple[Any, ...], result: int) -> None:
-    """Issue face: a label and any callable, sync or async, also a lambda."""
-
     @app.workflow
     async def order(ctx: Context) -> int:
         return await ctx.step("add tax", function, *args)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == result
     assert await names(app, run.id) == ["add tax"]
 
@@ -105,14 +99,11 @@ async def test_partials_methods_and_objects_have_names_too(app: Stepfast, functi
     async def order(ctx: Context) -> int:
         return await ctx.step(function, *(() if isinstance(function, functools.partial) else (2,)))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await names(app, run.id) == [name]
 
 
 async def test_keyword_arguments_belong_to_the_function(app: Stepfast) -> None:
-    """Issue face: even those that are called like options."""
-
     async def send(to: str, *, name: str, retries: int, timeout: float) -> list[Any]:
         return [to, name, retries, timeout]
 
@@ -120,14 +111,12 @@ async def test_keyword_arguments_belong_to_the_function(app: Stepfast) -> None:
     async def order(ctx: Context) -> list[Any]:
         return await ctx.step(send, "a@b", name="Ann", retries=9, timeout=0.5)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == ["a@b", "Ann", 9, 0.5]
     assert await names(app, run.id) == ["send"]
 
 
 async def test_a_blocking_step_runs_in_a_thread(app: Stepfast) -> None:
-    """A ``def`` must not block the event loop; it sees the context variables of the workflow."""
     loop_thread = threading.get_ident()
 
     def where() -> bool:
@@ -137,13 +126,10 @@ async def test_a_blocking_step_runs_in_a_thread(app: Stepfast) -> None:
     async def order(ctx: Context) -> bool:
         return await ctx.step(where)
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() is False
+    assert await outcome(app, order) is False
 
 
 async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Stepfast, calls: Calls) -> None:
-    """Two parallel steps must not evict each other."""
     meet = asyncio.Barrier(20)
 
     async def work(number: int) -> int:
@@ -155,22 +141,18 @@ async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Stepfas
     async def order(ctx: Context) -> list[int]:
         return list(await asyncio.gather(*(ctx.step(work, n) for n in range(20))))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == [n * n for n in range(20)]
     assert calls == {str(n): 1 for n in range(20)}
     assert sorted(s.position for s in await run.steps()) == list(range(20))
 
 
 async def test_a_step_name_repeated_in_a_loop_has_records_of_its_own(app: Stepfast) -> None:
-    """The same step in a loop does not return the first answer each time."""
-
     @app.workflow
     async def order(ctx: Context) -> list[int]:
         return [await ctx.step(double, n) for n in range(5)]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == [0, 2, 4, 6, 8]
     assert [s.output for s in await run.steps()] == [0, 2, 4, 6, 8]
 
@@ -186,8 +168,7 @@ async def test_each_step_is_recorded_before_the_next_begins(app: Stepfast) -> No
         for number in range(3):
             await ctx.step(f"look {number}", look, ctx.run_id)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     assert seen == [[], ["look 0"], ["look 0", "look 1"]]
 
 
@@ -205,14 +186,10 @@ async def test_each_step_is_recorded_before_the_next_begins(app: Stepfast) -> No
     ids=["lambda", "label-alone", "number", "label-number", "long", "nul", "empty"],
 )
 async def test_a_step_that_cannot_be_named_or_called_is_refused(app: Stepfast, misuse: Any, sentence: str) -> None:
-    """Refused at the call, with a sentence, and nothing is recorded."""
-
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
         await misuse(ctx)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=sentence):
-        await run.result()
+    run = await drained(app, order)
+    await failure(run, sentence)
     assert await run.steps() == []

@@ -10,19 +10,9 @@ from typing import Any
 
 import pytest
 
-from stepfast import (
-    Backoff,
-    Context,
-    RetryLater,
-    RunFailed,
-    Settings,
-    StepFailed,
-    Stepfast,
-    SyncContext,
-    cancelled,
-)
+from stepfast import Backoff, Context, RetryLater, RunFailed, Settings, StepFailed, Stepfast, SyncContext, cancelled
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, failure, outcome
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -48,8 +38,6 @@ async def deaf(release: asyncio.Event) -> None:
 
 
 async def test_a_step_that_takes_too_long_fails_by_name(app: Stepfast) -> None:
-    """And the workflow may catch it."""
-
     @app.workflow
     async def order(ctx: Context) -> str:
         try:
@@ -58,9 +46,7 @@ async def test_a_step_that_takes_too_long_fails_by_name(app: Stepfast) -> None:
             return error.message
         return "no timeout"
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "step 'for_ever' took longer than its timeout of 0.05 s"
+    assert await outcome(app, order) == "step 'for_ever' took longer than its timeout of 0.05 s"
 
 
 async def test_every_try_of_a_step_has_the_whole_timeout(app: Stepfast, calls: Calls) -> None:
@@ -73,14 +59,11 @@ async def test_every_try_of_a_step_has_the_whole_timeout(app: Stepfast, calls: C
     async def order(ctx: Context) -> str:
         return await ctx.options(timeout=timedelta(seconds=SHORT), retries=2, backoff=AT_ONCE).step(slow_once)
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "third"
+    assert await outcome(app, order) == "third"
     assert calls["slow"] == 3
 
 
 async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: Stepfast) -> None:
-    """What it does later is not recorded."""
     release = asyncio.Event()
 
     @app.workflow(max_attempts=1)
@@ -99,7 +82,6 @@ async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: S
 
 
 async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> None:
-    """Its thread learns of it by stepfast.cancelled(), while the run goes on; what it returns is discarded."""
     gate, meanwhile = ThreadGate(), Gate()
     told: list[bool] = []
 
@@ -132,7 +114,6 @@ async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> N
 
 
 async def test_a_blocking_step_that_nobody_waits_for_any_more_is_not_begun(app: Stepfast, calls: Calls) -> None:
-    """It stood in the line for a thread for as long as its timeout."""
     in_line: list[Any] = []
 
     @app.workflow(max_attempts=1)
@@ -146,8 +127,7 @@ async def test_a_blocking_step_that_nobody_waits_for_any_more_is_not_begun(app: 
     run = await app.start(queue_up)
     async with app.worker() as worker:
         worker.duties.executor._host.run_in_thread = never_called  # type: ignore[method-assign, assignment]
-        with pytest.raises(RunFailed):
-            await run.result(timeout=PATIENCE)
+        await failure(run)
     for call in in_line:
         call()
     assert (len(in_line), calls) == (1, {})
@@ -155,23 +135,16 @@ async def test_a_blocking_step_that_nobody_waits_for_any_more_is_not_begun(app: 
 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
 async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, where: str) -> None:
-    """Reason timeout, also where the timeout was given at the start."""
-
     @app.task(max_attempts=1, timeout=SHORT if where == "declared" else 3600)
     async def mail() -> None:
         await for_ever()
 
-    run = await app.start(mail, timeout=None if where == "declared" else SHORT)
-    await app.drain()
-    with pytest.raises(RunFailed, match="timeout") as caught:
-        await run.result()
-    assert caught.value.reason == "timeout"
-    assert caught.value.error_type is not None and caught.value.error_type.endswith("AttemptTimeout")
+    caught = await failure(await drained(app, mail, timeout=None if where == "declared" else SHORT), "timeout")
+    assert caught.reason == "timeout"
+    assert caught.error_type is not None and caught.error_type.endswith("AttemptTimeout")
 
 
 async def test_a_timed_out_attempt_is_followed_by_the_next(app: Stepfast, calls: Calls) -> None:
-    """It counts as an attempt; recorded steps are kept."""
-
     @app.workflow(max_attempts=2, timeout=LONGER, backoff=AT_ONCE)
     async def order(ctx: Context) -> str:
         await ctx.step("first", lambda: calls.hit("first"))
@@ -179,14 +152,11 @@ async def test_a_timed_out_attempt_is_followed_by_the_next(app: Stepfast, calls:
             await for_ever()
         return f"attempt {ctx.attempt}"
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "attempt 2"
+    assert await outcome(app, order) == "attempt 2"
     assert calls["first"] == 1
 
 
 async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(app: Stepfast, calls: Calls) -> None:
-    """The next attempt has the slot; the late one is refused everything, whatever it returns."""
     release = asyncio.Event()
     refusals: list[str] = []
 
@@ -270,15 +240,12 @@ async def test_a_thread_that_waits_for_a_step_is_released_by_the_timeout(app: St
 
     run = await app.start(order)
     async with app.worker():
-        with pytest.raises(RunFailed, match="timeout"):
-            await run.result(timeout=PATIENCE)
+        await failure(run, "timeout")
         await eventually(lambda: len(ended) == 2)
     assert ended == ["step", "AttemptEnded"]
 
 
 async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -> None:
-    """Semantics: the timeout bounds one stretch of execution, waits excluded."""
-
     async def flaky() -> str:
         if calls.hit("flaky") == 1:
             raise RetryLater(1.2)
@@ -288,8 +255,7 @@ async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -
     async def order(ctx: Context) -> str:
         return await ctx.options(retries=1).step(flaky)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == "done"
 
 
@@ -298,8 +264,6 @@ async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -
 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
 async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Stepfast, calls: Calls, where: str) -> None:
-    """Semantics: wall-clock for the whole run; no further attempt."""
-
     @app.task(max_attempts=5, backoff=AT_ONCE, deadline=0.8 if where == "declared" else None)
     async def mail() -> None:
         calls.hit("mail")
@@ -307,9 +271,8 @@ async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Stepfast, calls
 
     async with app.worker():
         run = await app.start(mail, deadline=None if where == "declared" else timedelta(seconds=0.8))
-        with pytest.raises(RunFailed, match="deadline") as caught:
-            await run.result(timeout=PATIENCE)
-    assert caught.value.reason == "deadline"
+        caught = await failure(run, "deadline")
+    assert caught.reason == "deadline"
     assert calls["mail"] == 1
     info = await run.info()
     assert info.deadline is not None
@@ -317,8 +280,6 @@ async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Stepfast, calls
 
 
 async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: Stepfast) -> None:
-    """Semantics: waits included."""
-
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.options(retries=1).step("later", later)
@@ -328,12 +289,10 @@ async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: 
 
     run = await app.start(order, deadline=0.3)
     async with app.worker():
-        with pytest.raises(RunFailed, match="deadline"):
-            await run.result(timeout=PATIENCE)
+        await failure(run, "deadline")
     delayed = await app.start(order, delay=3600, deadline=0.05)
     async with app.worker():
-        with pytest.raises(RunFailed, match="deadline"):
-            await delayed.result(timeout=PATIENCE)
+        await failure(delayed, "deadline")
 
 
 async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, calls: Calls) -> None:
@@ -350,29 +309,23 @@ async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, ca
 
     await eventually(past)
     await app.drain()
-    with pytest.raises(RunFailed, match="expired") as caught:
-        await run.result()
-    assert caught.value.reason == "expired"
+    caught = await failure(run, "expired")
+    assert caught.reason == "expired"
     assert calls["mail"] == 0
 
 
 async def test_expiry_counts_only_until_the_first_pick_up(app: Stepfast, calls: Calls) -> None:
-    """Retries of a run that was picked up in time are not killed by it."""
-
     @app.task(backoff=Backoff(base=1.1, jitter=False))
     async def mail() -> str:
         if calls.hit("mail") == 1:
             raise ValueError("again")
         return "sent"
 
-    run = await app.start(mail, expires_in=1)
-    await app.drain()
+    run = await drained(app, mail, expires_in=1)
     assert await run.result() == "sent"
 
 
 async def test_expiry_counts_from_the_moment_the_run_is_due(app: Stepfast) -> None:
-    """Semantics: a delayed run does not expire before its time has come."""
-
     @app.task
     async def mail() -> str:
         return "sent"

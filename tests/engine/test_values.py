@@ -14,7 +14,6 @@ from stepfast import (
     Context,
     NonRetryableError,
     PayloadError,
-    RunFailed,
     RunNotFound,
     Settings,
     Stepfast,
@@ -23,7 +22,7 @@ from stepfast import (
 from stepfast.model.ids import new_id
 from stepfast.model.records import Look
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, interrupt, outcome
 from tests.support.waiting import count, doomed, reached
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -39,7 +38,6 @@ class Stage:
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_value_is_readable_while_the_run_goes_on(app: Stepfast, kind: str) -> None:
-    """Committed when the call returns, and it stays when the run has ended."""
     gate = Gate()
 
     if kind == "async":
@@ -72,14 +70,11 @@ async def test_a_value_is_readable_while_the_run_goes_on(app: Stepfast, kind: st
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 async def test_empty_values_are_values(app: Stepfast, value: Any) -> None:
-    """Not the same as never set."""
-
     @app.workflow
     async def order(ctx: Context, value: Any) -> None:
         await ctx.set("it", value)
 
-    run = await app.start(order, value)
-    await app.drain()
+    run = await drained(app, order, value)
     assert await run.get("it", "never set") == value
 
 
@@ -101,8 +96,7 @@ async def test_the_latest_value_wins_and_there_is_one_row(app: Stepfast) -> None
         for number in range(50):
             await ctx.set("number", number)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.get("number") == 49
     assert await count(app, "run_values", run) == 1
     assert await count(app, "steps", run) == 0
@@ -120,7 +114,6 @@ async def test_values_of_runs_and_keys_do_not_meet(app: Stepfast) -> None:
 
 
 async def test_a_replay_does_not_bring_old_values_back(make_app: MakeApp) -> None:
-    """Nobody who watches sees the run go backwards: what was set before the last record is not set again."""
     app = make_app(settings=Settings(inline_wait=0))
     seen: list[Any] = []
     gate = Gate()
@@ -149,7 +142,6 @@ async def test_a_replay_does_not_bring_old_values_back(make_app: MakeApp) -> Non
 
 
 async def test_a_value_set_before_a_crash_is_there_and_set_anew_after_it(app: Stepfast, make_app: MakeApp) -> None:
-    """At the frontier of what is recorded it may be set twice; the later wins."""
     victim = make_app()
     gate = Gate()
     attempt = {"number": 0}
@@ -165,14 +157,11 @@ async def test_a_value_set_before_a_crash_is_there_and_set_anew_after_it(app: St
     async with doomed(victim):
         await gate.reached()
     assert await run.get("try") == 1
-    gate.open()
-    await app.drain()
-    await run.result(timeout=PATIENCE)
+    await finished(app, run, gate)
     assert await run.get("try") == 2
 
 
 async def test_a_worker_that_lost_the_run_sets_nothing(app: Stepfast, make_app: MakeApp) -> None:
-    """The fence holds for values too."""
     gate = Gate()
     other = make_app()
     refused: list[str] = []
@@ -198,14 +187,12 @@ async def test_a_worker_that_lost_the_run_sets_nothing(app: Stepfast, make_app: 
     run = await app.start("order")
     async with doomed(app):
         await gate.reached()
-    await other.drain()
-    assert await run.result(timeout=PATIENCE) == "second"
+    assert await finished(other, run) == "second"
     assert refused == ["LeaseLost"]
     assert await run.get("by") == "first"
 
 
 async def test_setting_a_value_takes_no_position(app: Stepfast, make_app: MakeApp) -> None:
-    """It can be added to the code of runs that are under way."""
     gate = Gate()
     newer = make_app()
 
@@ -226,8 +213,7 @@ async def test_setting_a_value_takes_no_position(app: Stepfast, make_app: MakeAp
         await ctx.step(gate.passing)
         await ctx.set("stage", "done")
 
-    await newer.drain()
-    await run.result(timeout=PATIENCE)
+    await finished(newer, run)
     assert await run.get("stage") == "done"
 
 
@@ -240,8 +226,7 @@ async def test_branches_may_set_values(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await ctx.map(branch, range(5))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.result(timeout=PATIENCE)
     assert [await run.get(f"branch {number}") for number in range(5)] == [0, 1, 2, 3, 4]
 
@@ -264,10 +249,8 @@ async def test_a_value_from_another_task_or_from_inside_a_step_is_refused(app: S
         await ctx.step(inside)
 
     for workflow, said in ((in_a_task, r"ctx\.branch"), (in_a_step, "from inside")):
-        run = await app.start(workflow)
-        await app.drain()
-        with pytest.raises(RunFailed, match=said):
-            await run.result(timeout=PATIENCE)
+        run = await drained(app, workflow)
+        await failure(run, said)
         assert await run.get("it", "nothing") == "nothing"
 
 
@@ -281,13 +264,10 @@ async def test_what_cannot_be_kept_is_refused_by_its_key(app: Stepfast) -> None:
         with pytest.raises(ConfigurationError, match="key of a value"):
             await ctx.set("x" * 1000, 1)
 
-    run = await app.start(order)
-    await app.drain()
-    await run.result(timeout=PATIENCE)
+    await outcome(app, order)
 
 
 async def test_values_pass_through_the_codec(make_app: MakeApp) -> None:
-    """``Stepfast(codec=…)``: every stored payload does."""
     app = make_app(codec=Backwards())
 
     @app.workflow
@@ -300,8 +280,7 @@ async def test_values_pass_through_the_codec(make_app: MakeApp) -> None:
     store = await app.store()
     [mail] = (await store.mail([Look(run.id)]))[run.id].mail
     assert "plain" not in (mail.value or "")
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "plain word"
+    assert await finished(app, run) == "plain word"
     assert await run.get("secret") == "plain text"
     found = await store.value(run.id, "secret")
     assert found is not None and "plain" not in found[0]
@@ -329,8 +308,7 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
     async def order(ctx: Context) -> None:
         await ctx.gather(ctx.branch(branch, 1), ctx.branch(branch, 2))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "waiting"
 
 
@@ -338,7 +316,6 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
 
 
 async def test_progress_of_a_step_and_of_the_run_is_listed(app: Stepfast) -> None:
-    """The latest word wins, and stays with the step; no code waits for it."""
     gate = Gate()
 
     @app.workflow
@@ -371,9 +348,7 @@ async def test_progress_may_be_awaited_and_needs_not(app: Stepfast, calls: Calls
         await ctx.progress("two")
         calls.hit("done")
 
-    run = await app.start(order)
-    await app.drain()
-    await run.result(timeout=PATIENCE)
+    await outcome(app, order)
     assert calls == {"done": 1}
 
 
@@ -382,14 +357,10 @@ async def test_the_keys_of_checks_are_not_for_others(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await ctx.set("~until/:0", 1)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="must not begin with '~until/'"):
-        await run.result(timeout=20)
+    await failure(await drained(app, order), "must not begin with '~until/'")
 
 
 async def test_the_undo_of_a_dag_step_can_say_so_and_other_values_stay(app: Stepfast) -> None:
-    """A value that a step has set is what was so then; only an undo that has a context can add to it."""
     graph = app.dag("order")
 
     async def refund(ctx: Any) -> None:
@@ -403,8 +374,7 @@ async def test_the_undo_of_a_dag_step_can_say_so_and_other_values_stay(app: Step
     async def ship(ctx: Any) -> None:
         raise NonRetryableError("sold out")
 
-    run = await app.start(graph, None)
-    await app.drain()
+    run = await drained(app, graph, None)
     assert await run.status() == "compensated"
     [charged] = [info.child for info in await run.steps() if info.name == "charge" and info.child is not None]
     assert (await run.get("state"), await app.get(charged).get("state")) == ("refunded", "charged")

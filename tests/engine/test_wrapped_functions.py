@@ -13,6 +13,7 @@ import pytest
 
 from stepfast import Backoff, ConfigurationError, Context, Stepfast, SyncContext, step
 from stepfast.remote import RemoteWorker
+from tests.support.engine import finished
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -28,8 +29,6 @@ def passes_on(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def test_a_task_or_workflow_over_a_step_calls_its_function(app: Stepfast) -> None:
-    """Async or not, and with its types."""
-
     @app.task
     @step
     async def double(numbers: tuple[int, ...]) -> list[int]:
@@ -52,15 +51,12 @@ async def test_a_task_or_workflow_over_a_step_calls_its_function(app: Stepfast) 
         return ctx.call(plain, number)
 
     first, second = await app.start(order), await app.start(sync_order, 1)
-    await app.drain()
-    assert await first.result() == [2, 4]
+    assert await finished(app, first) == [2, 4]
     assert await second.result() == 2
     assert double.version != plain.version
 
 
 async def test_what_a_plain_wrapper_gives_is_awaited(app: Stepfast) -> None:
-    """In a task and in a step of a dag, as in a step."""
-
     async def greet() -> str:
         await asyncio.sleep(0)
         return "hello"
@@ -82,8 +78,6 @@ async def test_what_a_plain_wrapper_gives_is_awaited(app: Stepfast) -> None:
 
 
 async def test_options_of_a_step_below_a_task_are_refused_by_name(app: Stepfast) -> None:
-    """Nothing is accepted that has no effect."""
-
     @step(retries=3, backoff=Backoff(base=1))
     async def charge(_input: None = None) -> None: ...
 
@@ -95,8 +89,6 @@ async def test_options_of_a_step_below_a_task_are_refused_by_name(app: Stepfast)
 
 
 async def test_an_async_step_is_seen_to_be_one() -> None:
-    """By inspect, by asyncio, and so by mock; a plain one is not."""
-
     @step
     async def charge(amount: int) -> int:
         return amount
@@ -118,8 +110,6 @@ async def test_an_async_step_is_seen_to_be_one() -> None:
 
 
 async def test_an_async_task_is_mocked_as_one(app: Stepfast) -> None:
-    """Tasks and workflows can be called like their functions, and replaced like them."""
-
     @app.task
     async def charge() -> None: ...
 

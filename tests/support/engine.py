@@ -126,6 +126,14 @@ async def make_due(app: Stepfast, run_id: str) -> None:
         await rows.close()
 
 
+async def finished(app: Stepfast, run: Run[Any], gate: Gate | ThreadGate | None = None) -> Any:
+    """The result of a run that comes to its end when workers execute it, and the gate is open."""
+    if gate is not None:
+        gate.open()
+    await app.drain()
+    return await run.result(timeout=PATIENCE)
+
+
 async def interrupt(app: Stepfast, gate: Gate) -> None:
     """Let a worker execute until the gate is reached, then take it away: the run goes back with what it recorded."""
     async with stopped_at_once(app):

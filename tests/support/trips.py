@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepfast import Context
+from stepfast import Context, NonRetryableError, Stepfast
+from tests.support.engine import Gate
 
 
 class Trip:
@@ -27,6 +28,22 @@ class Trip:
 
     async def booked(self, ctx: Context, what: str, undo: Callable[..., Any] | None = None) -> str:
         return await ctx.options(compensate=undo or self.unbook).step(f"book {what}", self.book, what)
+
+    def workflow(
+        self, app: Stepfast, *what: str, error: str = "no", gate: Gate | None = None, **undos: Callable[..., Any]
+    ) -> Any:
+        """The workflow "order": it books, stops at the gate if there is one, and fails for good. ``undos`` are for
+        bookings that have another undo."""
+
+        @app.workflow(name="order")
+        async def order(ctx: Context) -> None:
+            for each in what:
+                await self.booked(ctx, each, undos.get(each))
+            if gate is not None:
+                await ctx.step("gate", gate.passing)
+            raise NonRetryableError(error)
+
+        return order
 
     @property
     def undone(self) -> list[str]:
