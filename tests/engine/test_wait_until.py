@@ -1,29 +1,33 @@
-"""``ctx.wait_until``: something outside is asked again and again; the slot is free meanwhile, and only the final answer
-is a record."""
+"""``ctx.wait_until``: a check outside is made again and again; the slot is free in between, the answer is a record."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from stepfast import (
-    Backoff,
-    ConfigurationError,
-    Context,
-    RunCancelled,
-    RunFailed,
-    Settings,
-    Stepfast,
-    SyncContext,
+from stepfast import Backoff, ConfigurationError, Context, RunCancelled, Settings, Stepfast
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
+from tests.support.both_kinds import KINDS, workflow_of
+from tests.support.engine import (
+    PATIENCE,
+    Calls,
+    Gate,
+    bystander,
+    drained,
+    eventually,
+    failure,
+    finished,
+    interrupt,
+    outcome,
+    replayed,
 )
-from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, due, let_pass, reached, wake
 
-pytestmark = pytest.mark.enough_on("sqlite")
+pytestmark = ON_SQLITE
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -49,40 +53,39 @@ def outside(calls: Calls) -> Outside:
     return Outside(calls)
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
-async def test_the_slot_is_free_between_checks_and_has_one_record(
+def asking(app: Stepfast, check: Any, *args: Any, options: dict[str, Any] | None = None, **wait: Any) -> Any:
+    """A workflow, with one attempt, that waits until the check is true: every hour, unless told otherwise."""
+
+    @app.workflow(name="order", max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        return await ctx.options(**options or {}).wait_until(check, *args, **{"every": 3600, **wait})
+
+    return order
+
+
+@KINDS
+async def test_the_slot_is_free_between_checks_and_the_wait_has_one_record(
     app: Stepfast, outside: Outside, calls: Calls, kind: str
 ) -> None:
-    """A worker with one slot does other work between two checks."""
-    if kind == "async":
+    async def order(ctx: Context) -> Any:
+        check = outside.ask_slowly if kind == "async" else outside.ask
+        return await ctx.wait_until("ask", check, every=timedelta(minutes=5))
 
-        @app.workflow(name="order")
-        async def order(ctx: Context) -> Any:
-            return await ctx.wait_until(outside.ask_slowly, every=timedelta(minutes=5))
-    else:
-
-        @app.workflow(name="order")
-        def order_in_a_thread(ctx: SyncContext) -> Any:
-            return ctx.wait_until(outside.ask, every=timedelta(minutes=5))
-
-    @app.task
-    async def other() -> str:
-        return "meanwhile"
-
+    workflow_of(app, kind, order)
+    other = bystander(app)
     run = await app.start("order")
     for checks in (1, 2, 3):
-        meanwhile = await app.start(other)
-        await app.drain(concurrency=1)
-        assert await meanwhile.result(timeout=PATIENCE) == "meanwhile"
-        info = await run.info()
-        assert (info.status, info.waiting_for, info.worker) == ("waiting", "check", None)
+        async with app.worker(concurrency=1):
+            await eventually(lambda: calls["ask"] == checks)  # noqa: B023
+            info = await reached(run, "waiting")
+            await other()
+        assert (info.waiting_for, info.worker) == ("check", None)
         assert info.due_at is not None and info.due_at - info.read_at <= timedelta(minutes=5)
         assert calls["ask"] == checks
         assert [(step.kind, step.status) for step in await run.steps()] == [("wait_until", "waiting")]
         await let_pass(app, run, 301)
     outside.answer = {"paid": True}
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == {"paid": True}
+    assert await finished(app, run) == {"paid": True}
     assert calls["ask"] == 4
     assert await count(app, "steps", run) == 1
     [step] = await run.steps()
@@ -97,9 +100,7 @@ async def test_what_is_so_already_is_not_waited_for(app: Stepfast, outside: Outs
         calls.hit("body")
         return await ctx.wait_until(outside.ask, every=3600)
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "yes"
+    assert await outcome(app, order) == "yes"
     assert calls == {"body": 1, "ask": 1}
 
 
@@ -116,40 +117,26 @@ async def test_the_answer_is_not_asked_for_again_on_replay(app: Stepfast, outsid
     run = await app.start(order)
     await interrupt(app, gate)
     outside.answer = "second"
-    gate.open()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "first"
+    assert await finished(app, run, gate) == "first"
     assert calls["ask"] == 1
 
 
-async def test_checks_go_on_by_themselves(make_app: MakeApp, outside: Outside, calls: Calls) -> None:
-    """In memory or released, nobody has to poke it."""
-    for moment in (0, 2):
-        app = make_app(settings=Settings(inline_wait=moment, poll_interval=60, sweep_interval=60))
-        calls.clear()
-        outside.answer = None
-
-        @app.workflow(name="order")
-        async def order(ctx: Context) -> Any:
-            return await ctx.wait_until(outside.ask, every=0.02)
-
-        async with app.worker():
-            run = await app.start("order")
-            await eventually(lambda: calls["ask"] >= 5)
-            outside.answer = True
-            assert await run.result(timeout=PATIENCE) is True
+@pytest.mark.parametrize("moment", [0, 2], ids=["released", "in memory"])
+async def test_checks_go_on_by_themselves(make_app: MakeApp, outside: Outside, calls: Calls, moment: float) -> None:
+    app = make_app(settings=Settings(inline_wait=moment, poll_interval=60, sweep_interval=60))
+    order = asking(app, outside.ask, every=0.02)
+    async with app.worker():
+        run = await app.start(order)
+        await eventually(lambda: calls["ask"] >= 5)
+        outside.answer = True
+        assert await run.result(timeout=PATIENCE) is True
 
 
 @pytest.mark.parametrize("how", ["resume", "signal", "pause and resume"])
-@pytest.mark.enough_on("postgres", "sqlite")
+@ON_BOTH
 async def test_the_next_check_is_made_due_at_once(make_app: MakeApp, outside: Outside, calls: Calls, how: str) -> None:
-    """By whoever knows that it is so now."""
     app = make_app(settings=HARDLY_EVER)
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_until(outside.ask, every=3600)
-
+    order = asking(app, outside.ask)
     async with app.worker():
         run = await app.start(order)
         await reached(run, "waiting")
@@ -164,26 +151,9 @@ async def test_the_next_check_is_made_due_at_once(make_app: MakeApp, outside: Ou
     assert calls["ask"] == 2
 
 
-async def test_a_check_made_too_early_is_followed_by_another_wait(
-    app: Stepfast, outside: Outside, calls: Calls
-) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_until(outside.ask, every=3600)
-
-    run = await app.start(order)
-    await app.drain()
-    for checks in (2, 3):
-        await run.resume()
-        await app.drain()
-        assert (await run.status(), calls["ask"]) == ("waiting", checks)
-
-
 async def test_whatever_else_wakes_the_run_a_check_is_not_made_before_its_time(
     app: Stepfast, outside: Outside, calls: Calls
 ) -> None:
-    """Another branch sleeps and wakes; the other side is asked no more often for that."""
-
     async def sleeper(ctx: Context) -> None:
         await ctx.sleep(600)
         await ctx.sleep(600)
@@ -193,8 +163,7 @@ async def test_whatever_else_wakes_the_run_a_check_is_not_made_before_its_time(
         answer, _ = await ctx.gather(ctx.wait_until(outside.ask, every=3600), ctx.branch(sleeper))
         return answer
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     for _ in range(2):
         await let_pass(app, run, 601)
         await app.drain()
@@ -207,20 +176,16 @@ async def test_whatever_else_wakes_the_run_a_check_is_not_made_before_its_time(
 
 
 async def test_a_run_woken_too_early_waits_for_the_same_time(app: Stepfast, outside: Outside, calls: Calls) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_until(outside.ask, every=3600)
-
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, asking(app, outside.ask))
     first = await due(run)
     for _ in range(2):
         await wake(app, run)
         await app.drain()
         assert (calls["ask"], await due(run)) == (1, first)
-    await run.signal("look")
-    await app.drain()
-    assert calls["ask"] == 2
+    for checks, verb in ((2, partial(run.signal, "look")), (3, run.resume), (4, run.resume)):
+        await verb()
+        await app.drain()
+        assert (await run.status(), calls["ask"]) == ("waiting", checks)
 
 
 async def test_what_is_kept_between_checks_is_no_value_of_the_run(app: Stepfast, outside: Outside) -> None:
@@ -229,13 +194,12 @@ async def test_what_is_kept_between_checks_is_no_value_of_the_run(app: Stepfast,
         await ctx.set("state", "asking")
         return await ctx.wait_until(outside.ask, every=3600)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await count(app, "run_values", run) == 2
     assert await run.values() == {"state": "asking"}
 
 
-@pytest.mark.enough_on("postgres", "sqlite")
+@ON_BOTH
 async def test_a_signal_that_comes_during_a_check_makes_the_next_one_due(
     make_app: MakeApp, outside: Outside, calls: Calls
 ) -> None:
@@ -268,12 +232,7 @@ async def test_a_signal_that_comes_during_a_check_makes_the_next_one_due(
 
 
 async def test_a_paused_check_is_not_made(app: Stepfast, outside: Outside, calls: Calls) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_until(outside.ask, every=3600)
-
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, asking(app, outside.ask))
     await run.pause()
     await let_pass(app, run, 7200)
     await run.signal("look")
@@ -281,15 +240,13 @@ async def test_a_paused_check_is_not_made(app: Stepfast, outside: Outside, calls
     assert (await run.status(), calls["ask"]) == ("paused", 1)
     outside.answer = "so"
     await run.resume()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "so"
+    assert await finished(app, run) == "so"
 
 
 # -- time is up ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_timeout_can_be_handled(app: Stepfast, outside: Outside, calls: Calls) -> None:
-    """WaitTimeout is a TimeoutError, and replays as one; the last check is made when the time is up."""
     gate = Gate()
 
     @app.workflow
@@ -300,8 +257,7 @@ async def test_a_timeout_can_be_handled(app: Stepfast, outside: Outside, calls: 
             await ctx.step(gate.passing)
             return f"{type(error).__name__}: {error}"
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await let_pass(app, run, 1801)
     await app.drain()
     info = await run.info()
@@ -309,39 +265,29 @@ async def test_a_timeout_can_be_handled(app: Stepfast, outside: Outside, calls: 
     await let_pass(app, run, 1801)
     await interrupt(app, gate)
     outside.answer = "too late"
-    gate.open()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "WaitTimeout: check 'ask' did not become true within 3600 s"
+    assert await finished(app, run, gate) == "WaitTimeout: check 'ask' did not become true within 3600 s"
     assert calls["ask"] == 3
     assert await count(app, "steps", run) == 2
 
 
-async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Stepfast, outside: Outside) -> None:
+async def test_a_timeout_that_is_not_handled_fails_the_run_at_once(app: Stepfast, outside: Outside) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.wait_until(outside.ask, every=0.02, timeout=0.05)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed) as caught:
-        await run.result(timeout=PATIENCE)
-    assert caught.value.error_type == "WaitTimeout"
+    run = await drained(app, order)
+    assert (await failure(run)).error_type == "WaitTimeout"
     assert (await run.info()).attempt == 1
 
 
-@pytest.mark.enough_on("postgres", "sqlite")
+@ON_BOTH
 async def test_the_end_of_a_timeout_is_decided_once(app: Stepfast, outside: Outside) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_until(outside.ask, every=86400, timeout=3600)
-
-    run = await app.start(order)
-    await app.drain()
-    due_at = (await run.info()).due_at
+    run = await drained(app, asking(app, outside.ask, every=86400, timeout=3600))
+    first = await due(run)
     for _ in range(2):
         await run.resume()
         await app.drain()
-        assert (await run.info()).due_at == due_at
+        assert await due(run) == first
 
 
 @pytest.mark.parametrize("timeout", [None, 3600])
@@ -358,11 +304,7 @@ async def test_an_answer_is_recorded_before_an_operator_is_obeyed(
         await gate.passing()
         return f"place {calls.hit('reserve')}"
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.options(compensate=release).wait_until(reserve, timeout=timeout)
-
-    run = await app.start(order)
+    run = await app.start(asking(app, reserve, timeout=timeout, options={"compensate": release}))
     async with app.worker() as worker:
         await gate.reached()
         await run.cancel()
@@ -377,20 +319,13 @@ async def test_an_answer_is_recorded_before_an_operator_is_obeyed(
 # -- checks that fail ---------------------------------------------------------------------------------------------
 
 
-async def test_a_check_that_fails_is_retried_as_a_step_is(app: Stepfast, outside: Outside, calls: Calls) -> None:
-    """``ctx.options(retries=…)`` bounds the failures of each check; the answer comes after them."""
-
+async def test_a_check_that_fails_is_retried_as_a_step_is(app: Stepfast, calls: Calls) -> None:
     async def flaky() -> Any:
         if calls.hit("flaky") in (2, 3):
             raise ConnectionError("busy")
         return calls["flaky"] if calls["flaky"] > 4 else None
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> Any:
-        return await ctx.options(retries=2, backoff=AT_ONCE).wait_until(flaky, every=0.01)
-
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, asking(app, flaky, every=0.01, options={"retries": 2, "backoff": AT_ONCE}))
     assert await run.result(timeout=PATIENCE) == 5
     assert [a.status for a in await run.activity()].count("failed") == 2
 
@@ -398,20 +333,15 @@ async def test_a_check_that_fails_is_retried_as_a_step_is(app: Stepfast, outside
 @pytest.mark.parametrize("every", [0.01, 3600])
 @pytest.mark.parametrize("pause", [0, 60])
 async def test_each_check_has_its_own_retries(app: Stepfast, calls: Calls, every: float, pause: float) -> None:
-    """Also if the run was released meanwhile: after an answer, failures are counted anew."""
+    """Also if the run was released in between: after an answer, failures are counted again."""
 
     async def flaky() -> Any:
         if calls.hit("flaky") % 2 == 1:
             raise ConnectionError("busy")
         return "so" if calls["flaky"] == 8 else None
 
-    backoff = Backoff(base=pause, jitter=False)
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> Any:
-        return await ctx.options(retries=1, backoff=backoff).wait_until(flaky, every=every)
-
-    run = await app.start(order)
+    once = {"retries": 1, "backoff": Backoff(base=pause, jitter=False)}
+    run = await app.start(asking(app, flaky, every=every, options=once))
     for _ in range(8):
         await app.drain()
         await let_pass(app, run, 3601)
@@ -419,7 +349,7 @@ async def test_each_check_has_its_own_retries(app: Stepfast, calls: Calls, every
     assert [a.status for a in await run.activity()].count("failed") == 4
 
 
-@pytest.mark.enough_on("postgres", "sqlite")
+@ON_BOTH
 async def test_failures_before_an_answer_stay_forgiven_when_the_worker_dies(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
@@ -431,54 +361,26 @@ async def test_failures_before_an_answer_stay_forgiven_when_the_worker_dies(app:
             raise ConnectionError("busy")
         return "so" if number == 5 else None
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> Any:
-        return await ctx.options(retries=1, backoff=AT_ONCE).wait_until(flaky, every=0.01)
-
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, asking(app, flaky, every=0.01, options={"retries": 1, "backoff": AT_ONCE}))
     assert await run.result(timeout=PATIENCE) == "so"
     assert calls["flaky"] == 5
 
 
-async def test_the_failures_of_one_check_are_counted_together(app: Stepfast, calls: Calls) -> None:
-    """Over releases too: an earlier answer gives no more retries than one check has."""
-
+async def test_the_failures_of_one_check_are_counted_together_over_releases(app: Stepfast, calls: Calls) -> None:
     async def failing() -> None:
         if calls.hit("failing") != 2:
             raise ConnectionError("busy")
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=1, backoff=Backoff(base=60, jitter=False)).wait_until(failing, every=3600)
-
-    run = await app.start(order)
+    once = {"retries": 1, "backoff": Backoff(base=60, jitter=False)}
+    run = await app.start(asking(app, failing, options=once))
     for _ in range(4):
         await app.drain()
         await let_pass(app, run, 3601)
-    with pytest.raises(RunFailed, match="ConnectionError"):
-        await run.result(timeout=PATIENCE)
+    await failure(run, "ConnectionError")
     assert calls["failing"] == 4
 
 
-async def test_a_check_that_fails_for_good_fails_the_attempt(app: Stepfast) -> None:
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_until(lambda_that_fails, every=3600)
-
-    def lambda_that_fails() -> None:
-        raise ConnectionError("no")
-
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="ConnectionError"):
-        await run.result(timeout=PATIENCE)
-
-
 async def test_every_check_is_a_step_inside_which_the_context_is_refused(app: Stepfast, calls: Calls) -> None:
-    """The second check as well as the first: a record inside could not be replayed."""
     refused: list[str] = []
 
     @app.workflow
@@ -497,28 +399,20 @@ async def test_every_check_is_a_step_inside_which_the_context_is_refused(app: St
         assert len(set(keys)) == 1
         return done
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result(timeout=PATIENCE) is True
     assert len(refused) == 3 and all("from inside" in each for each in refused)
     assert await count(app, "steps", run) == 1
 
 
 async def test_a_check_with_a_timeout_of_its_own_is_given_up(app: Stepfast, calls: Calls) -> None:
-    """``ctx.options(timeout=…)`` is that of one check."""
-
     async def check() -> bool:
         if calls.hit("check") == 2:
             await asyncio.Event().wait()
         return calls["check"] == 3
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> bool:
-        return await ctx.options(timeout=0.1, retries=1, backoff=AT_ONCE).wait_until(check, every=0.01)
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) is True
+    options = {"timeout": 0.1, "retries": 1, "backoff": AT_ONCE}
+    assert await outcome(app, asking(app, check, every=0.01, options=options)) is True
 
 
 # -- the rest -----------------------------------------------------------------------------------------------------
@@ -542,9 +436,7 @@ async def test_a_wait_given_up_by_the_workflow_replays_so(app: Stepfast, outside
     run = await app.start(order)
     await interrupt(app, gate)
     outside.answer = True
-    gate.open()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "given up"
+    assert await finished(app, run, gate) == "given up"
     assert calls["ask"] == 1
 
 
@@ -552,45 +444,27 @@ async def test_arguments_are_given_to_each_check(app: Stepfast, calls: Calls) ->
     def check(name: str, wanted: int) -> bool:
         return calls.hit(name) >= wanted
 
-    @app.workflow
-    async def order(ctx: Context) -> bool:
-        return await ctx.wait_until(check, "x", 3, every=0.01)
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) is True
+    assert await outcome(app, asking(app, check, "x", 3, every=0.01)) is True
     assert calls["x"] == 3
 
 
 async def test_a_check_may_have_a_label(app: Stepfast) -> None:
-    """A lambda needs one."""
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_until("is it so?", lambda: 1, every=1)
-
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, asking(app, "is it so?", lambda: 1))
     assert await run.result(timeout=PATIENCE) == 1
     assert [s.name for s in await run.steps()] == ["is it so?"]
 
 
-async def test_a_span_that_makes_no_sense_is_refused(app: Stepfast, outside: Outside) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        with pytest.raises(ConfigurationError, match="every"):
-            await ctx.wait_until(outside.ask, every=-1)
-        with pytest.raises(ConfigurationError, match="timeout"):
-            await ctx.wait_until(outside.ask, timeout=timedelta(seconds=-1))
-
-    run = await app.start(order)
-    await app.drain()
-    await run.result(timeout=PATIENCE)
+@pytest.mark.parametrize(
+    ("wait", "said"), [({"every": -1}, "every"), ({"timeout": timedelta(seconds=-1)}, "timeout")], ids=str
+)
+async def test_a_span_that_makes_no_sense_is_refused(
+    app: Stepfast, outside: Outside, wait: dict[str, Any], said: str
+) -> None:
+    failed = await failure(await drained(app, asking(app, outside.ask, **wait)), said)
+    assert failed.error_type == ConfigurationError.__name__
 
 
 async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> None:
-    """Waits are rows."""
-
     def check(number: int) -> int | None:
         return calls[str(number)] if calls.hit(str(number)) > 1 else None
 
@@ -607,7 +481,7 @@ async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> No
     assert [await run.result(timeout=PATIENCE) for run in runs] == [2] * 100
 
 
-@pytest.mark.enough_on("postgres", "sqlite")
+@ON_BOTH
 async def test_an_open_wait_is_listed_once_however_long_its_check_takes(make_app: MakeApp) -> None:
     """A check that takes long is listed as running while it is made. Between two checks, and while the run is paused or
     ready, it is a wait, and still one."""
@@ -618,17 +492,13 @@ async def test_an_open_wait_is_listed_once_however_long_its_check_takes(make_app
         await gates[first.arrivals].passing()
         return False
 
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_until(check, every=3600)
-
     async def listed() -> list[tuple[str, str]]:
         return [(step.name, step.status) for step in await run.steps()]
 
     async def runs() -> bool:
         return await listed() == [("check", "running")]
 
-    run = await app.start(order)
+    run = await app.start(asking(app, check))
     async with app.worker():
         await first.reached()
         await eventually(runs)
