@@ -1,17 +1,35 @@
-"""Signals: kept until they are taken, taken once, first in first out, and never slept over."""
+"""Signals: kept until they are taken, first in first out, with timeouts and types; refused where they do not fit."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import partial
 from typing import Any
 
+import asyncpg
 import pytest
 
-from stepfast import Context, RunFailed, Settings, SignalTimeout, Stepfast, SyncContext
+from stepfast import (
+    ConfigurationError,
+    Context,
+    InvalidInput,
+    InvalidState,
+    PayloadError,
+    RunNotFound,
+    Settings,
+    SignalTimeout,
+    Stepfast,
+)
+from stepfast.model.ids import new_id
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, interrupt
+from tests.support.both_kinds import KINDS, workflow_of
+from tests.support.engine import PATIENCE, Calls, Gate, drained, failure, finished, interrupt
 from tests.support.waiting import count, let_pass, reached, wake
+from tests.support.workflows import listener
 
 pytestmark = ON_SQLITE
 
@@ -25,23 +43,14 @@ def app(make_app: MakeApp) -> Stepfast:
 # -- sent and taken -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
+@KINDS
 @ON_BOTH
 async def test_a_signal_wakes_the_run_that_waits_for_it(app: Stepfast, calls: Calls, kind: str) -> None:
-    """The slot is free meanwhile; the value is recorded, and what came before is not done again."""
-    if kind == "async":
+    async def order(ctx: Context) -> Any:
+        await ctx.step("before", lambda: calls.hit("before"))
+        return await ctx.wait_signal("approved")
 
-        @app.workflow(name="order")
-        async def order(ctx: Context) -> Any:
-            await ctx.step("before", lambda: calls.hit("before"))
-            return await ctx.wait_signal("approved")
-    else:
-
-        @app.workflow(name="order")
-        def order_in_a_thread(ctx: SyncContext) -> Any:
-            ctx.step("before", lambda: calls.hit("before"))
-            return ctx.wait_signal("approved")
-
+    workflow_of(app, kind, order)
     run = await app.start("order")
     async with app.worker(concurrency=1):
         info = await reached(run, "waiting")
@@ -51,85 +60,46 @@ async def test_a_signal_wakes_the_run_that_waits_for_it(app: Stepfast, calls: Ca
     assert calls == {"before": 1}
     assert (await run.info()).attempt == 1
     [_, signal] = await run.steps()
-    assert (signal.name, signal.kind, signal.status, signal.output) == (
-        "approved",
-        "signal",
-        "completed",
-        {"by": "me"},
-    )
+    assert (signal.name, signal.kind, signal.status) == ("approved", "signal", "completed")
+    assert signal.output == {"by": "me"}
     assert await count(app, "mailbox", run) == 0
 
 
-async def test_a_signal_sent_before_the_run_is_claimed_is_kept(app: Stepfast) -> None:
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_signal("approved")
-
-    run = await app.start(order)
-    await run.signal("approved", 1)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 1
-
-
 @pytest.mark.parametrize("moment", [0, 3600])
-async def test_a_signal_sent_before_the_wait_is_kept(make_app: MakeApp, moment: float) -> None:
-    """The run was already executed when it came, and nobody waited for it yet. It is heard at once, however
-    rarely the worker looks by itself."""
+@pytest.mark.parametrize("first", ["before the wait", pytest.param("before the claim", marks=ON_BOTH)])
+async def test_a_signal_sent_while_a_step_is_executed_is_heard_at_once(
+    make_app: MakeApp, moment: float, first: str
+) -> None:
+    """Rule 6: before the first wait, or after the mailbox had been queried for it; however rarely the worker polls."""
     app = make_app(settings=Settings(poll_interval=60, sweep_interval=60, inline_wait=moment))
     gate = Gate()
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
-        await ctx.step(gate.passing)
-        first = await ctx.wait_signal("approved")
+        if first == "before the wait":
+            await ctx.step(gate.passing)
+        got = await ctx.wait_signal("approved")
         await ctx.step("again", gate.passing)
-        return [first, await ctx.wait_signal("approved")]
+        return [got, await ctx.wait_signal("approved")]
 
     run = await app.start(order)
+    if first == "before the claim":
+        await run.signal("approved", 1)
     async with app.worker():
         await gate.reached()
-        await run.signal("approved", 1)
-        await run.signal("approved", 2)
-        gate.open()
-        assert await run.result(timeout=PATIENCE) == [1, 2]
-
-
-@pytest.mark.parametrize("moment", [0, 3600])
-@ON_BOTH
-async def test_a_signal_sent_between_two_waits_is_heard_at_once(make_app: MakeApp, moment: float) -> None:
-    """Rule 6: it came while a step was executed, after the mailbox had been looked into."""
-    app = make_app(settings=Settings(poll_interval=60, sweep_interval=60, inline_wait=moment))
-    gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        first = await ctx.wait_signal("approved")
-        await ctx.step(gate.passing)
-        return [first, await ctx.wait_signal("approved")]
-
-    run = await app.start(order)
-    async with app.worker():
-        await run.signal("approved", 1)
-        await gate.reached()
+        if first == "before the wait":
+            await run.signal("approved", 1)
         await run.signal("approved", 2)
         gate.open()
         assert await run.result(timeout=PATIENCE) == [1, 2]
 
 
 @ON_BOTH
-async def test_signals_are_first_in_first_out_per_name(app: Stepfast) -> None:
-    """Those of other names neither help nor hinder."""
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return [await ctx.wait_signal(name) for name in ("b", "a", "a", "b", "b", "a")]
-
-    run = await app.start(order)
+async def test_signals_sent_before_the_claim_are_kept_first_in_first_out_per_name(app: Stepfast) -> None:
+    run = await app.start(listener(app, *"baabba"))
     for value, name in enumerate("aabbab"):
         await run.signal(name, value)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == [2, 0, 1, 3, 5, 4]
+    assert await finished(app, run) == [2, 0, 1, 3, 5, 4]
 
 
 async def test_two_branches_that_wait_for_one_name_get_one_each(make_app: MakeApp) -> None:
@@ -150,106 +120,63 @@ async def test_two_branches_that_wait_for_one_name_get_one_each(make_app: MakeAp
         assert sorted(await run.result(timeout=PATIENCE)) == [1, 2]
 
 
-async def test_a_signal_of_another_name_wakes_nobody_for_good(app: Stepfast, calls: Calls) -> None:
-    """It is kept for whoever will wait for it; the run goes back to its wait."""
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        calls.hit("body")
-        return [await ctx.wait_signal("first"), await ctx.wait_signal("second")]
-
-    run = await app.start(order)
-    await app.drain()
+async def test_a_signal_of_another_name_is_kept_and_the_run_waits_on(app: Stepfast) -> None:
+    run = await drained(app, listener(app, "first", "second"))
     await run.signal("second", 2)
     await app.drain()
     info = await run.info()
     assert (info.status, info.waiting_for) == ("waiting", "signal:first")
     await run.signal("first", 1)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == [1, 2]
+    assert await finished(app, run) == [1, 2]
 
 
 # -- timeouts -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
+@KINDS
 @ON_BOTH
 async def test_a_timeout_can_be_handled(app: Stepfast, calls: Calls, kind: str) -> None:
-    """SignalTimeout is a TimeoutError, and a replay sees it too, also when the signal came meanwhile."""
+    """SignalTimeout is a TimeoutError, and a replay sees it too, also when the signal came in between."""
     gate = Gate()
 
-    if kind == "async":
+    async def order(ctx: Context) -> str:
+        try:
+            return str(await ctx.wait_signal("approved", timeout=timedelta(days=3)))
+        except TimeoutError as error:
+            calls.hit("late")
+            await ctx.step(gate.passing)
+            return f"{type(error).__name__}: {error}"
 
-        @app.workflow(name="order")
-        async def order(ctx: Context) -> str:
-            try:
-                return str(await ctx.wait_signal("approved", timeout=timedelta(days=3)))
-            except TimeoutError as error:
-                calls.hit("late")
-                await ctx.step(gate.passing)
-                return f"{type(error).__name__}: {error}"
-    else:
-
-        @app.workflow(name="order")
-        def order_in_a_thread(ctx: SyncContext) -> str:
-            try:
-                return str(ctx.wait_signal("approved", timeout=timedelta(days=3)))
-            except TimeoutError as error:
-                calls.hit("late")
-                ctx.step(gate.passing)
-                return f"{type(error).__name__}: {error}"
-
-    run = await app.start("order")
-    await app.drain()
+    run = await drained(app, workflow_of(app, kind, order))
     info = await run.info()
     assert info.waiting_for == "signal:approved"
     assert info.due_at is not None and info.due_at - info.read_at > timedelta(days=2.9)
     await let_pass(app, run, 3 * 86400 + 1)
     await interrupt(app, gate)
     await run.signal("approved", "too late")
-    gate.open()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "SignalTimeout: no signal 'approved' came within 259200 s"
+    assert await finished(app, run, gate) == "SignalTimeout: no signal 'approved' came within 259200 s"
     assert calls["late"] == 2
 
 
 @ON_BOTH
-async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Stepfast) -> None:
-    """No attempts are burnt on it."""
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("approved", timeout=0.05)
-
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed) as caught:
-        await run.result(timeout=PATIENCE)
-    assert caught.value.error_type == "SignalTimeout"
-    assert "approved" in caught.value.message
+async def test_a_timeout_that_is_not_handled_fails_the_run_at_once(app: Stepfast) -> None:
+    run = await drained(app, listener(app, "approved", timeout=0.05))
+    caught = await failure(run, "approved")
+    assert caught.error_type == "SignalTimeout"
     assert (await run.info()).attempt == 1
 
 
 async def test_the_end_of_a_timeout_is_decided_once(app: Stepfast) -> None:
-    """Whoever wakes it in between, with a signal of another name for instance, does not begin it anew."""
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("approved", timeout=3600)
-
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, listener(app, "approved", timeout=3600))
     first = (await run.info()).due_at
-    await run.signal("other")
-    await app.drain()
-    await wake(app, run)
-    await app.drain()
-    info = await run.info()
-    assert (info.status, info.due_at) == ("waiting", first)
+    for wakes in (partial(run.signal, "other"), partial(wake, app, run)):
+        await wakes()
+        await app.drain()
+        info = await run.info()
+        assert (info.status, info.due_at) == ("waiting", first)
 
 
 async def test_a_signal_in_time_settles_the_wait_before_its_timeout(app: Stepfast) -> None:
-    """One record in the end, and the time that was decided plays no role any more."""
     gate = Gate()
 
     @app.workflow
@@ -258,31 +185,21 @@ async def test_a_signal_in_time_settles_the_wait_before_its_timeout(app: Stepfas
         await ctx.step(gate.passing)
         return value
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.signal("approved", 1)
     await interrupt(app, gate)
     await let_pass(app, run, 7200)
-    gate.open()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 1
+    assert await finished(app, run, gate) == 1
     assert await count(app, "steps", run) == 2
 
 
 @ON_BOTH
-async def test_a_signal_that_came_in_time_counts_although_nobody_was_there_to_take_it(app: Stepfast) -> None:
+async def test_a_signal_that_came_in_time_counts_although_no_worker_was_there(app: Stepfast) -> None:
     """The workers were away when it came, and when the time was up."""
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_signal("approved", timeout=3600)
-
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, listener(app, "approved", timeout=3600))
     await run.signal("approved", 1)
     await let_pass(app, run, 7200)
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 1
+    assert await finished(app, run) == 1
 
 
 async def test_a_signal_that_came_too_late_is_there_for_the_next_wait(app: Stepfast) -> None:
@@ -293,12 +210,10 @@ async def test_a_signal_that_came_too_late_is_there_for_the_next_wait(app: Stepf
         except SignalTimeout:
             return await ctx.wait_signal("approved")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "waiting"
     await run.signal("approved", "late")
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == "late"
+    assert await finished(app, run) == "late"
 
 
 # -- an own timeout, another task ---------------------------------------------------------------------------------
@@ -324,37 +239,209 @@ async def test_a_wait_given_up_by_the_workflow_replays_so_and_takes_nothing(app:
     [wait, *_] = await run.steps()
     assert (wait.kind, wait.status) == ("signal", "cancelled")
     await run.signal("go", 1)
-    gate.open()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 1
+    assert await finished(app, run, gate) == 1
     assert calls == {"given up": 2}
 
 
-async def test_a_wait_in_another_task_is_refused(app: Stepfast) -> None:
+@pytest.mark.parametrize(("where", "said"), [("a task", r"ctx\.branch"), ("a step", "from inside")])
+async def test_a_wait_in_another_task_or_inside_a_step_is_refused(app: Stepfast, where: str, said: str) -> None:
     """Rule 18."""
 
-    @app.workflow
+    @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
         async def elsewhere() -> None:
             await ctx.wait_signal("go")
 
-        await asyncio.create_task(elsewhere())
+        await (asyncio.create_task(elsewhere()) if where == "a task" else ctx.step(elsewhere))
+
+    await failure(await drained(app, order), said)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Order:
+    id: str
+    cents: int
+
+
+# -- types --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (bool, True), (bool, False), (int, 0), (str, ""), (type(None), None), (Order, Order("o-1", 5)),
+        (list[Order], [Order("o-1", 5)]), (tuple[int, str], (1, "x")), (dict[int, str], {1: "x"}),
+        (datetime, datetime(2026, 1, 2, tzinfo=UTC)), (Decimal, Decimal("1.10")), (Colour, Colour.RED),
+        (bytes, b"\0\xff"), (Any, {"a": [1, None]}),
+    ],
+)  # fmt: skip
+async def test_a_value_has_its_type_live_and_replayed(app: Stepfast, type_: Any, value: Any) -> None:
+    """Rule 13."""
+    gate = Gate()
+    seen: list[Any] = []
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        seen.append(await ctx.wait_signal("go", type=type_))
+        await ctx.step(gate.passing)
 
     run = await app.start(order)
+    await run.signal("go", value)
+    await interrupt(app, gate)
+    await finished(app, run, gate)
+    assert seen == [value, value]
+    assert [type(each) for each in seen] == [type(value)] * 2
+
+
+@KINDS
+async def test_a_value_of_the_wrong_type_that_was_sent_before_is_left_and_logged(
+    app: Stepfast, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """The next one that fits is taken, on every replay."""
+    gate = Gate()
+
+    async def order(ctx: Context) -> int:
+        amount = await ctx.wait_signal("amount", type=int)
+        await ctx.step(gate.passing)
+        return amount
+
+    run = await app.start(workflow_of(app, kind, order))
+    await run.signal("amount", "a secret lot")
     await app.drain()
-    with pytest.raises(RunFailed, match=r"ctx\.branch"):
-        await run.result(timeout=PATIENCE)
+    info = await run.info()
+    assert (info.status, info.waiting_for) == ("waiting", "signal:amount")
+    assert "'amount' came whose value does not fit" in caplog.text
+    [step] = await run.steps()
+    assert step.status == "waiting" and step.detail is not None and "Expected `int`, got `str`" in step.detail
+    assert "secret" not in caplog.text + step.detail
+    await run.signal("amount", 7)
+    await interrupt(app, gate)
+    assert await finished(app, run, gate) == 7
 
 
-async def test_a_wait_inside_a_step_is_refused(app: Stepfast) -> None:
+@ON_BOTH
+async def test_a_value_that_a_waiting_run_would_not_take_is_refused_where_it_is_sent(make_app: MakeApp) -> None:
+    app = make_app(settings=Settings(inline_wait=0))
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        got = [await ctx.wait_signal("one", type=bool)]
+        got.append(await ctx.wait_signal("two", type=dict[str, int], timeout=3600))
+        winner, value = await ctx.first(number=ctx.wait_signal("any", type=int), text=ctx.wait_signal("any", type=str))
+        return [*got, winner, value]
+
+    run = await drained(app, order)
+    with pytest.raises(InvalidInput, match=r"signal 'one'.*boolean.*string"):
+        await run.signal("one", "true")
+    await run.signal("one", True)
+    await app.drain()
+    with pytest.raises(InvalidInput, match=r"\$\.cents"):
+        await run.signal("two", {"cents": "many"})
+    await run.signal("another", "of which nobody knows what it is for")
+    await run.signal("two", {"cents": 5})
+    await app.drain()
+    with pytest.raises(InvalidInput):
+        await run.signal("any", [1])
+    await run.signal("any", "word")  # one of them would take it
+    assert await finished(app, run) == [True, {"cents": 5}, "text", "word"]
+
+
+async def test_a_value_that_one_wait_does_not_take_is_there_for_another(app: Stepfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        number = await ctx.wait_signal("value", type=int)
+        return [number, await ctx.wait_signal("value", type=str)]
+
+    run = await app.start(order)
+    await run.signal("value", "word")
+    await run.signal("value", 7)
+    assert await finished(app, run) == [7, "word"]
+    assert await count(app, "mailbox", run) == 0
+
+
+# -- refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
+async def test_a_run_that_has_ended_takes_no_signals(app: Stepfast, end: str) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
-        async def inside() -> None:
-            await ctx.wait_signal("go")
-
-        await ctx.step(inside)
+        if end == "failed":
+            raise ValueError("no")
 
     run = await app.start(order)
+    if end == "cancelled":
+        await run.cancel()
     await app.drain()
-    with pytest.raises(RunFailed, match="from inside"):
-        await run.result(timeout=PATIENCE)
+    with pytest.raises(InvalidState, match=f"{run.id} is {end}"):
+        await run.signal("go", 1)
+    assert await count(app, "mailbox", run) == 0
+
+
+async def test_an_unknown_run_takes_no_signals(app: Stepfast) -> None:
+    unknown = new_id()
+    with pytest.raises(RunNotFound, match=unknown):
+        await app.signal(unknown, "go", 1)
+
+
+async def test_a_signal_that_cannot_be_sent_is_refused_by_name(app: Stepfast) -> None:
+    run = await app.start(listener(app))
+    with pytest.raises(PayloadError, match="signal 'go'"):
+        await run.signal("go", object())
+    for name in ("", "x" * 1000):
+        with pytest.raises(ConfigurationError, match="name of a signal"):
+            await run.signal(name)
+    assert await count(app, "mailbox", run) == 0
+
+
+@pytest.mark.parametrize("wait", [{"name": ""}, {"name": "go", "timeout": -1}], ids=str)
+async def test_a_wait_that_makes_no_sense_is_refused(app: Stepfast, wait: dict[str, Any]) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal(**wait)
+
+    run = await drained(app, order)
+    assert (await failure(run)).error_type == "ConfigurationError"
+    assert await run.steps() == []
+
+
+async def test_signals_can_be_sent_without_an_event_loop(app: Stepfast) -> None:
+    run = await app.start(listener(app, "go", "go"))
+    await asyncio.to_thread(app.sync.get(run.id).signal, "go", 1)
+    await asyncio.to_thread(app.sync.signal, run.id, "go", 2)
+    assert await finished(app, run) == [1, 2]
+
+
+# -- what a signal costs its sender -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("type_", "statements"), [(Any, 1), (int, 2)], ids=["of any type", "of a type"])
+async def test_a_signal_costs_its_sender_one_round_trip_and_one_more_if_its_value_is_checked(
+    postgres_url: str, type_: Any, statements: int
+) -> None:
+    """Statements are counted where the driver sends them, without those by which a given pool resets a session."""
+    sent: list[str] = []
+
+    async def spy(connection: Any) -> None:
+        connection.add_query_logger(lambda record: sent.append(record.query))
+
+    async with (
+        asyncpg.create_pool(postgres_url, min_size=0, init=spy) as pool,
+        Stepfast(pool=pool, settings=Settings(inline_wait=0)) as app,
+    ):
+
+        @app.workflow
+        async def order(ctx: Context) -> Any:
+            return await ctx.wait_signal("go", type=type_)
+
+        run = await app.start(order)
+        await app.drain()
+        sent.clear()
+        await run.signal("go", 5)
+        assert len([query for query in sent if "pg_advisory_unlock_all" not in query]) == statements
+        await app.drain()
+        assert await run.result(timeout=PATIENCE) == 5
