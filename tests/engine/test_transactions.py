@@ -1,11 +1,11 @@
-"""``ctx.transaction``: the user's rows and the record of the step in one commit (rule 29)."""
+"""``ctx.transaction``: rows of the user and the record of the step in one commit (rule 29), also if it is given up."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -16,21 +16,37 @@ from stepfast import (
     Context,
     ContextMisuse,
     DatabaseUnavailable,
+    InvalidState,
     LeaseLost,
     NonRetryableError,
     RunCancelled,
     RunFailed,
     StepFailed,
     Stepfast,
-    SyncContext,
 )
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_SQLITE, MakeApp
 from tests.store.scene import Rows
+from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.crashing import crash_at, outcome_of
-from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt, make_due
+from tests.support.engine import (
+    PATIENCE,
+    Calls,
+    Gate,
+    ThreadGate,
+    drained,
+    eventually,
+    failure,
+    finished,
+    make_due,
+    outcome,
+    replayed,
+)
+from tests.support.waiting import reached
 from tests.worker.spying import Counted, only_postgres, wrap
 
 QUICK = Backoff(base=0.001, jitter=False)
+
+
 only_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
@@ -82,67 +98,54 @@ async def accounts(app: Stepfast, calls: Calls) -> Accounts:
     return accounts
 
 
-async def test_rows_and_record_are_committed_together(app: Stepfast, accounts: Accounts) -> None:
+def writing(
+    app: Stepfast, accounts: Accounts, *names: str, gate: Gate | None = None, options: Any = None, **declared: Any
+) -> Any:
+    """A workflow that writes names, each in a transaction, and then stops at a gate."""
+
+    @app.workflow(name="order", **declared)
+    async def order(ctx: Context) -> list[Any]:
+        transacting = ctx.options(**options or {})
+        results = [await transacting.transaction(accounts.write, name) for name in names or "a"]
+        if gate is not None:
+            await ctx.step("gate", gate.passing)
+        return results
+
+    return order
+
+
+@KINDS
+async def test_rows_and_record_are_committed_together(app: Stepfast, accounts: Accounts, kind: str) -> None:
     """Seen from outside, there is never one without the other."""
     gate = Gate()
 
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        result: str = await ctx.transaction(accounts.write, "a")
+    async def order(ctx: Context) -> Any:
+        result = await ctx.transaction(accounts.write, "a")
         await ctx.step("gate", gate.passing)
         return result
 
-    run = await app.start(order)
-    async with app.worker(shutdown_grace=0):
+    run = await app.start(workflow_of(app, kind, order))
+    async with app.worker():
         await gate.reached()
         assert await accounts.names() == ["a"]
         [step] = [s for s in await run.steps() if s.kind == "transaction"]
         assert (step.status, step.output) == ("completed", "a is written")
-
-
-async def test_a_plain_def_workflow_has_transactions_too(app: Stepfast, accounts: Accounts) -> None:
-    @app.workflow
-    def order(ctx: SyncContext) -> str:
-        result: str = ctx.transaction(accounts.write, "a")
-        return result
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "a is written"
-    assert await accounts.names() == ["a"]
+        gate.open()
+        assert await run.result(timeout=PATIENCE) == "a is written"
 
 
 async def test_a_recorded_transaction_is_not_called_again(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
-    """Exactly once."""
     gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        results = [await ctx.transaction(accounts.write, name) for name in ("a", "b")]
-        await ctx.step("gate", gate.passing)
-        return results
-
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, writing(app, accounts, "a", "b", gate=gate))
     assert await run.result() == ["a is written", "b is written"]
     assert calls == {"write a": 1, "write b": 1}
     assert await accounts.names() == ["a", "b"]
 
 
 async def test_what_the_function_raises_rolls_back_and_is_tried_again(app: Stepfast, accounts: Accounts) -> None:
-    """By the retries of the step, as any."""
     accounts.fails = 2
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> str:
-        result: str = await ctx.options(retries=2, backoff=QUICK).transaction(accounts.write, "a")
-        return result
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "a is written"
+    run = await drained(app, writing(app, accounts, options={"retries": 2, "backoff": QUICK}, max_attempts=1))
+    assert await run.result() == ["a is written"]
     assert await accounts.names() == ["a"]
     [step] = await run.steps()
     assert step.attempts == 3
@@ -162,78 +165,50 @@ async def test_an_exhausted_transaction_is_a_recorded_failure(app: Stepfast, acc
             return error.message
         return "?"
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == "after the row was written"
+    assert await (await replayed(app, gate, order)).result() == "after the row was written"
     assert calls == {"write a": 2}
     assert await accounts.names() == []
 
 
-async def test_a_new_attempt_makes_the_failed_transaction_anew(app: Stepfast, accounts: Accounts) -> None:
+async def test_a_new_attempt_makes_the_failed_transaction_again(app: Stepfast, accounts: Accounts) -> None:
     accounts.fails = 1
-
-    @app.workflow(backoff=Backoff(base=600, max=600))
-    async def order(ctx: Context) -> str:
-        result: str = await ctx.transaction(accounts.write, "a")
-        return result
-
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, writing(app, accounts, backoff=Backoff(base=600, max=600)))
     assert await accounts.names() == []
     await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == "a is written"
+    assert await finished(app, run) == ["a is written"]
     assert await accounts.names() == ["a"]
 
 
-async def test_a_worker_that_dies_after_the_commit_leaves_both(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
-    """Between the commit of the transaction and the next record."""
-
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        result: str = await ctx.transaction(accounts.write, "a")
-        await ctx.step("next", lambda: None)
-        return result
-
-    run = await app.start(order)
-    await crash_at(app, outcome_of("next"), written=False)
-    await app.drain()
-    assert await run.result() == "a is written"
+async def test_a_worker_that_dies_between_the_commit_and_the_next_record_leaves_both(
+    app: Stepfast, accounts: Accounts, calls: Calls
+) -> None:
+    gate = Gate()
+    gate.open()
+    run = await app.start(writing(app, accounts, gate=gate))
+    await crash_at(app, outcome_of("gate"), written=False)
+    assert await finished(app, run) == ["a is written"]
     assert calls == {"write a": 1}
     assert await accounts.names() == ["a"]
 
 
 async def test_a_reply_lost_after_the_commit_finds_the_record(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
     """Rule 7: it looks for its record before it calls again."""
-    lost = False
+    lost: list[Any] = []
 
     async def lose_the_first(call: Callable[..., Any], *args: Any) -> Any:
-        nonlocal lost
         reply = await call(*args)
         if not lost:
-            lost = True
+            lost.append(reply)
             raise DatabaseUnavailable("the reply was lost")
         return reply
 
     wrap(await app.store(), "transact", lose_the_first)
-
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        result: str = await ctx.transaction(accounts.write, "a")
-        return result
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "a is written"
+    assert await outcome(app, writing(app, accounts)) == ["a is written"]
     assert calls == {"write a": 1}
     assert await accounts.names() == ["a"]
 
 
-async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
-    make_app: MakeApp, app: Stepfast, accounts: Accounts, calls: Calls
-) -> None:
+async def test_a_worker_that_has_lost_the_run_commits_nothing(app: Stepfast, accounts: Accounts) -> None:
     """Rule 29: the fence comes after the function, before the commit."""
     answered = asyncio.Event()
 
@@ -245,13 +220,7 @@ async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
             answered.set()
 
     wrap(await app.store(), "transact", lose_it)
-
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        result: str = await ctx.transaction(accounts.write, "a")
-        return result
-
-    await app.start(order)
+    await app.start(writing(app, accounts))
     async with app.worker(shutdown_grace=0):
         await asyncio.wait_for(answered.wait(), PATIENCE)
         assert await accounts.names() == []
@@ -265,15 +234,13 @@ async def test_transactions_in_branches_are_each_done_once(app: Stepfast, accoun
     async def order(ctx: Context) -> int:
         return len(await ctx.map(item, range(30), limit=8))
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == 30
+    assert await outcome(app, order) == 30
     assert await accounts.names() == [f"{n:02}" for n in range(30)]
     assert set(calls.values()) == {1}
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
-@pytest.mark.enough_on("sqlite")
+@ON_SQLITE
 async def test_empty_results_are_recorded_as_themselves(app: Stepfast, value: Any) -> None:
     gate = Gate()
 
@@ -286,11 +253,7 @@ async def test_empty_results_are_recorded_as_themselves(app: Stepfast, value: An
         await ctx.step("gate", gate.passing)
         return [result]
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [value]
+    assert await (await replayed(app, gate, order)).result() == [value]
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["heard of before", "learnt from the row"])
@@ -322,18 +285,13 @@ async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Stepfast, ac
     assert [s.kind for s in await run.steps()] == ["transaction"]
 
 
-async def test_a_transaction_takes_no_second_question(app: Stepfast, accounts: Accounts) -> None:
-    """What operators ask of the run comes back with the commit."""
+async def test_a_transaction_takes_no_second_query(app: Stepfast, accounts: Accounts) -> None:
+    """Requests of operators come back with the commit."""
     looks = Counted(await app.store(), "run")
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.transaction(accounts.write, "a")
-
-    run = await app.start(order)
+    run = await app.start(writing(app, accounts))
     await app.drain()
-    await run.result()
     assert looks.calls == []
+    await run.result()
 
 
 async def test_the_name_and_the_label_are_as_for_a_step(app: Stepfast, accounts: Accounts) -> None:
@@ -342,8 +300,7 @@ async def test_the_name_and_the_label_are_as_for_a_step(app: Stepfast, accounts:
         await ctx.transaction("open account", accounts.write, "a")
         await ctx.options(name="another").transaction(accounts.write, "b")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert [s.name for s in await run.steps()] == ["open account", "another"]
 
 
@@ -351,22 +308,19 @@ async def test_the_name_and_the_label_are_as_for_a_step(app: Stepfast, accounts:
 
 
 async def refusal(app: Stepfast, function: Callable[..., Any]) -> RunFailed:
-    """How a run ends whose transaction calls this function."""
+    """How a run ends whose transaction calls this function, which may use ``app.ctx``."""
 
     @app.workflow
     async def order(ctx: Context) -> None:
         app.ctx = ctx  # type: ignore[attr-defined]
         await ctx.transaction(function)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed) as failed:
-        await run.result()
+    run = await drained(app, order)
+    failed = await failure(run)
     assert (await run.info()).attempt == 1, "another attempt would not help"
-    return failed.value
+    return failed
 
 
-@only_postgres
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 async def test_a_function_must_not_end_the_transaction(app: Stepfast, accounts: Accounts, end: str) -> None:
     """Rule 29: detected, and refused."""
@@ -375,20 +329,14 @@ async def test_a_function_must_not_end_the_transaction(app: Stepfast, accounts: 
         await connection.execute("SELECT 1")
         await connection.execute(end)
 
-    error = await refusal(app, function)
-    assert ContextMisuse.__name__ in str(error)
-    assert "commit" in error.message
-
-
-@only_sqlite
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-async def test_a_function_must_not_end_the_transaction_on_sqlite(app: Stepfast, accounts: Accounts, end: str) -> None:
-    def function(connection: sqlite3.Connection) -> None:
+    def plain(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO accounts VALUES ('a')")
-        getattr(connection, end)()
+        getattr(connection, end.lower())()
 
-    error = await refusal(app, function)
+    on_sqlite = app.url.kind == "sqlite"
+    error = await refusal(app, plain if on_sqlite else function)
     assert ContextMisuse.__name__ in str(error)
+    assert on_sqlite or "commit" in error.message
     assert await accounts.names() == []
 
 
@@ -402,25 +350,18 @@ async def test_a_coroutine_function_is_refused_on_sqlite(app: Stepfast) -> None:
     assert "plain def" in error.message
 
 
-@only_postgres
 async def test_calls_of_the_context_inside_are_refused(app: Stepfast) -> None:
     """Rule 29: they would wait for a journal that may wait for this very transaction."""
 
     async def function(connection: Any) -> None:
         await app.ctx.step("inside", lambda: None)  # type: ignore[attr-defined]
 
-    error = await refusal(app, function)
-    assert ContextMisuse.__name__ in str(error)
-    assert "from inside" in error.message
-
-
-@only_sqlite
-async def test_calls_of_the_context_inside_are_refused_on_sqlite(app: Stepfast) -> None:
-    def function(connection: Any) -> None:
+    def plain(connection: Any) -> None:
         app.ctx.step("inside", lambda: None)  # type: ignore[attr-defined]
 
-    error = await refusal(app, function)
+    error = await refusal(app, plain if app.url.kind == "sqlite" else function)
     assert ContextMisuse.__name__ in str(error)
+    assert "from inside" in error.message
 
 
 async def test_a_permanent_error_is_not_tried_again(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
@@ -432,10 +373,7 @@ async def test_a_permanent_error_is_not_tried_again(app: Stepfast, accounts: Acc
     async def order(ctx: Context) -> None:
         await ctx.options(retries=5, backoff=QUICK).transaction(plain)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="no"):
-        await run.result()
+    await failure(await drained(app, order), "no")
     assert calls == {"plain": 1}
 
 
@@ -454,10 +392,7 @@ async def test_a_transaction_that_takes_too_long_is_rolled_back(app: Stepfast, a
         function = plain if app.url.kind == "sqlite" else asynchronous
         await ctx.options(timeout=0.1).transaction(function)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="StepTimeout"):
-        await run.result()
+    await failure(await drained(app, order), "StepTimeout")
     assert await accounts.names() == []
 
 
@@ -490,3 +425,374 @@ async def test_a_transaction_that_waits_does_not_stop_the_engine(app: Stepfast, 
 
 def test_losing_the_lease_is_no_exception_that_a_function_could_swallow() -> None:
     assert not issubclass(LeaseLost, Exception)
+
+
+Meanwhile = Callable[[], Awaitable[object]]
+
+
+def giving_up(app: Stepfast, gate: Gate, call: Callable[[Context], Awaitable[Any]]) -> Any:
+    """A workflow that makes a call within a timeout of its own, and records which way it went, before a gate."""
+
+    @app.workflow(name="order")
+    async def order(ctx: Context) -> Any:
+        try:
+            way = await call(ctx)
+        except TimeoutError:
+            way = "given up"
+        await ctx.step(way, lambda: None)
+        await ctx.step(gate.passing)
+        return way
+
+    return order
+
+
+class Bound:
+    """A timeout of the code's own that passes when the test says so; at a replay it passes by itself."""
+
+    def __init__(self) -> None:
+        self._timeout = asyncio.timeout(None)
+        self.has_passed = False
+
+    async def around(self, call: Awaitable[Any]) -> Any:
+        """For the code under test."""
+        self._timeout = asyncio.timeout(0.01 if self.has_passed else None)
+        async with self._timeout:
+            return await call
+
+    async def passes(self) -> None:
+        """For the test: it has, and what the code waits for is being cancelled."""
+        self.has_passed = True
+        self._timeout.reschedule(0)
+        await eventually(self._timeout.expired)
+
+
+async def unheard(app: Stepfast, meanwhile: Meanwhile) -> None:
+    """The first transaction is committed, but the reply does not come; then the test has its say."""
+    begun: list[asyncio.Task[None]] = []
+
+    async def stand_between(call: Callable[..., Any], *args: Any) -> Any:
+        reply = await call(*args)
+        if begun:
+            return reply
+        begun.append(asyncio.ensure_future(_say(meanwhile)))
+        return await asyncio.get_running_loop().create_future()
+
+    wrap(await app.store(), "transact", stand_between)
+
+
+async def _say(meanwhile: Meanwhile) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await meanwhile()
+
+
+async def seen_twice(app: Stepfast, gate: Gate, workflow: Any) -> tuple[Any, list[str]]:
+    """The result of a run that is taken away from its worker at the gate and finished by another, and how its
+    transactions are recorded."""
+    run = await replayed(app, gate, workflow)
+    result = await run.result(timeout=PATIENCE)
+    return result, [step.status for step in await run.steps() if step.kind == "transaction"]
+
+
+WRITTEN = ("a is written", ["completed"])
+
+
+@pytest.mark.parametrize("how", ["timeout", "task group"])
+async def test_a_commit_that_came_through_is_what_the_code_sees(
+    app: Stepfast, accounts: Accounts, calls: Calls, how: str
+) -> None:
+    gate, bound, fails = Gate(), Bound(), asyncio.Event()
+    await unheard(app, bound.passes if how == "timeout" else lambda: _set(fails))
+
+    async def fail() -> None:
+        await fails.wait()
+        raise ValueError("ends the group")
+
+    async def call(ctx: Context) -> Any:
+        transaction = ctx.transaction(accounts.write, "a")
+        if how == "timeout":
+            return await bound.around(transaction)
+        step = ctx.step(fail)
+        try:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(_awaiting(transaction))
+                group.create_task(_awaiting(step))
+        except* Exception:
+            pass
+        return "given up" if task.cancelled() else task.result()
+
+    assert await seen_twice(app, gate, giving_up(app, gate, call)) == WRITTEN
+    assert await accounts.names() == ["a"]
+    assert calls == {"write a": 1}
+
+
+async def _awaiting(call: Any) -> Any:
+    return await call
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+@only_sqlite
+async def test_a_function_that_is_at_work_in_the_writers_thread_is_committed_and_seen(
+    app: Stepfast, accounts: Accounts, calls: Calls
+) -> None:
+    """No cancellation can reach it there."""
+    at_work, gate, bound = ThreadGate(), Gate(), Bound()
+
+    def write(connection: Any) -> Any:
+        written = accounts.write_plain(connection, "a")
+        at_work.passing()
+        return written
+
+    async def late() -> None:
+        await at_work.reached()
+        await bound.passes()
+        at_work.open()
+
+    saying = asyncio.ensure_future(_say(late))
+    order = giving_up(app, gate, lambda ctx: bound.around(ctx.transaction(write)))
+    assert await seen_twice(app, gate, order) == WRITTEN
+    await saying
+    assert calls == {"write a": 1}
+    assert await accounts.names() == ["a"]
+
+
+async def test_a_second_cancellation_while_the_first_is_decided_does_not_hide_the_record(
+    app: Stepfast, accounts: Accounts
+) -> None:
+    gate, inner, outer = Gate(), Bound(), Bound()
+
+    async def passes_once_more(call: Callable[..., Any], worker: str, batch: Any) -> Any:
+        if any(step.status == "cancelled" for step in batch.steps):
+            await outer.passes()
+        return await call(worker, batch)
+
+    await unheard(app, inner.passes)
+    wrap(await app.store(), "flush", passes_once_more)
+    order = giving_up(app, gate, lambda ctx: outer.around(inner.around(ctx.transaction(accounts.write, "a"))))
+    assert await seen_twice(app, gate, order) == WRITTEN
+    assert outer.has_passed
+
+
+async def test_the_next_call_within_the_timeout_is_stopped(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
+    """It was too late for the transaction alone."""
+    gate, bound = Gate(), Bound()
+    await unheard(app, bound.passes)
+    seen: list[Any] = []
+
+    async def both(ctx: Context) -> None:
+        seen.append(await ctx.transaction(accounts.write, "a"))
+        await ctx.step("never", lambda: calls.hit("never"))
+
+    order = giving_up(app, gate, lambda ctx: bound.around(both(ctx)))
+    assert await seen_twice(app, gate, order) == ("given up", ["completed"])
+    assert seen == ["a is written"] * 2
+    assert calls == {"write a": 1}
+
+
+@pytest.mark.parametrize("how", ["timeout", "race"])
+async def test_what_was_committed_after_all_is_undone(
+    app: Stepfast, accounts: Accounts, calls: Calls, how: str
+) -> None:
+    bound, quick = Bound(), asyncio.Event()
+    await unheard(app, bound.passes if how == "timeout" else lambda: _set(quick))
+
+    def undo(result: str, name: str) -> None:
+        calls.hit(f"undone: {result}")
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        transaction = ctx.options(compensate=undo).transaction(accounts.write, "a")
+        if how == "timeout":
+            await bound.around(transaction)
+        else:
+            winner, _ = await ctx.first(late=transaction, quick=ctx.step(quick.wait))
+            assert winner == "quick"
+        raise ValueError("no further")
+
+    await failure(await drained(app, order), "no further")
+    assert calls == {"write a": 1, "undone: a is written": 1}
+
+
+async def test_a_run_that_is_cancelled_meanwhile_undoes_what_was_committed(
+    app: Stepfast, accounts: Accounts, calls: Calls
+) -> None:
+    bound = Bound()
+
+    async def cancelled_and_late() -> None:
+        await run.cancel()
+        await eventually(lambda: all(e.asked for e in worker.duties.executor.running.values()))
+        await bound.passes()
+
+    def undo(result: str, name: str) -> None:
+        calls.hit(f"undone: {result}")
+
+    await unheard(app, cancelled_and_late)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await bound.around(ctx.options(compensate=undo).transaction(accounts.write, "a"))
+        await ctx.step("never", lambda: calls.hit("never"))
+
+    run = await app.start(order)
+    async with app.worker() as worker:
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=PATIENCE)
+    assert calls == {"write a": 1, "undone: a is written": 1}
+
+
+async def test_a_run_that_is_lost_meanwhile_does_nothing_more(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
+    bound = Bound()
+
+    async def lost_and_late() -> None:
+        await accounts.fetch("UPDATE [runs] SET claim = claim + 1")
+        await bound.passes()
+
+    await unheard(app, lost_and_late)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        try:
+            await bound.around(ctx.transaction(accounts.write, "a"))
+        except Exception as error:
+            calls.hit(f"saw {error!r}")
+        await ctx.step("never", lambda: calls.hit("never"))
+
+    run = await app.start(order)
+    async with app.worker(shutdown_grace=0) as worker:
+        await eventually(lambda: calls["write a"] and not worker.duties.executor.running)
+        assert calls == {"write a": 1}
+        assert [step.status for step in await run.steps()] == ["completed"]
+
+
+@pytest.mark.parametrize("request_", ["none", "pause"])
+async def test_a_transaction_that_the_database_never_had_is_given_up(
+    app: Stepfast, accounts: Accounts, request_: str
+) -> None:
+    gate, bound = Gate(), Bound()
+
+    async def late() -> None:
+        if request_ == "pause":
+            await run.pause()
+            await eventually(lambda: all(e.asked for e in worker.duties.executor.running.values()))
+        await bound.passes()
+
+    async def never(call: Callable[..., Any], *args: Any) -> Any:
+        saying.append(asyncio.ensure_future(_say(late)))
+        return await asyncio.get_running_loop().create_future()
+
+    saying: list[asyncio.Task[None]] = []
+    wrap(await app.store(), "transact", never)
+    order = giving_up(app, gate, lambda ctx: bound.around(ctx.transaction(accounts.write, "a")))
+    run = await app.start(order)
+    async with app.worker(shutdown_grace=0) as worker:
+        if request_ == "pause":
+            await reached(run, "paused")
+            await run.resume()
+        await gate.reached()
+    assert await finished(app, run, gate) == "given up"
+    assert (len(saying), await accounts.names()) == (1, [])
+    assert [step.status for step in await run.steps()] == ["cancelled", "completed", "completed"]
+
+
+@only_postgres
+async def test_a_function_that_hangs_is_given_up_and_rolled_back(app: Stepfast, accounts: Accounts) -> None:
+    gate, bound, at_work = Gate(), Bound(), Gate()
+
+    async def write(connection: Any) -> None:
+        await accounts.write_async(connection, "a")
+        await at_work.passing()
+
+    async def late() -> None:
+        await at_work.reached()
+        await bound.passes()
+
+    saying = asyncio.ensure_future(_say(late))
+    order = giving_up(app, gate, lambda ctx: bound.around(ctx.transaction(write)))
+    assert await seen_twice(app, gate, order) == ("given up", ["cancelled"])
+    await saying
+    assert await accounts.names() == []
+    assert at_work.arrivals == 1
+
+
+def receiver_of(app: Stepfast) -> Any:
+    @app.workflow
+    async def receiver(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    return receiver
+
+
+@only_sqlite
+async def test_a_signal_is_committed_with_the_step(app: Stepfast) -> None:
+    receiver = receiver_of(app)
+
+    @app.workflow(max_attempts=1)
+    async def sender(ctx: Context, run_id: str) -> None:
+        await ctx.transaction(send, run_id)
+
+    def send(connection: Any, run_id: str) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS sent (id text)")
+        app.sync.signal(run_id, "go", 7, connection=connection)
+        connection.execute("INSERT INTO sent VALUES (?)", (run_id,))
+
+    run = await app.start(receiver)
+    await outcome(app, sender, run.id)
+    assert await run.result(timeout=20) == 7
+
+
+@only_sqlite
+async def test_a_start_is_too(app: Stepfast) -> None:
+    @app.task
+    async def child(n: int) -> int:
+        return n
+
+    started = []
+
+    def start(connection: Any) -> None:
+        started.append(app.sync.start(child, 3, connection=connection).id)
+
+    @app.workflow(max_attempts=1)
+    async def starter(ctx: Context) -> None:
+        await ctx.transaction(start)
+
+    await (await app.start(child, 0)).status()  # its definition is stored
+    await outcome(app, starter)
+    assert await app.get(started[0]).result(timeout=20) == 3
+
+
+@only_sqlite
+async def test_one_that_is_refused_leaves_the_transaction_as_it_was(make_app: MakeApp) -> None:
+    app = make_app()
+    receiver = receiver_of(app)
+
+    def send(connection: Any, ended: str) -> str:
+        with pytest.raises(InvalidState):
+            app.sync.signal(ended, "go", connection=connection)
+        try:
+            connection.execute("SAVEPOINT mine")
+        except Exception:
+            return "refused"
+        raise AssertionError
+
+    def give_up(connection: Any, waits: str) -> None:
+        app.sync.signal(waits, "go", connection=connection)
+        raise NonRetryableError("not now")
+
+    @app.workflow(max_attempts=1)
+    async def misuser(ctx: Context, ended: str) -> str:
+        return await ctx.transaction(send, ended)
+
+    @app.workflow(max_attempts=1)
+    async def quitter(ctx: Context, waits: str) -> None:
+        await ctx.transaction(give_up, waits)
+
+    ended, waits = await app.start(receiver), await app.start(receiver)
+    await ended.signal("go")
+    await app.drain()
+    first, second = await app.start(misuser, ended.id), await app.start(quitter, waits.id)
+    await app.drain()
+    await failure(first, ContextMisuse.__name__)
+    await failure(second, "not now")
+    assert await waits.status() == "waiting"
