@@ -1,99 +1,100 @@
-"""Retries: counted exactly, put off by the backoff that is stored, and never before their time."""
+"""Retries: counted, put off by the backoff that is stored, never before their time; and calls that workers lost."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, NonRetryableError, RetryLater, RunFailed, RunInfo, Settings, Stepfast
-from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, make_due
+from stepfast import Backoff, Context, NonRetryableError, RetryLater, Run, Settings, Stepfast
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
+from tests.support.crashing import crash_at, outcome_of
+from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, make_due, stopped_at_once
+from tests.support.waiting import rows_of
 
-pytestmark = pytest.mark.enough_on("sqlite")
+pytestmark = ON_SQLITE
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
 
-def wait_of(info: RunInfo, failed_at: Any) -> float:
-    """Seconds between a failure and when the run is due again, both by the database's clock."""
-    assert info.due_at is not None
-    seconds: float = (info.due_at - failed_at).total_seconds()
-    return seconds
-
-
-async def last_failure(app: Stepfast, run_id: str) -> Any:
-    log = await app.get(run_id).activity()
+async def waited(app: Stepfast, run: Run[Any]) -> float:
+    """Seconds between the last failure of a run and when it is due again, both by the database's clock."""
+    info, log = await run.info(), await run.activity()
     last = max(log, key=lambda call: call.started_at + call.duration)
-    assert last.status == "failed"
-    return last.started_at + last.duration
+    assert last.status == "failed" and info.due_at is not None
+    return (info.due_at - last.started_at - last.duration).total_seconds()
+
+
+def failing(app: Stepfast, calls: Calls, error: BaseException | None = None, **options: Any) -> Any:
+    """A task that fails whenever it is called."""
+
+    @app.task(name="mail", **options)
+    async def mail(number: Any = None) -> None:
+        calls.hit("mail")
+        raise error or ValueError("always")
+
+    return mail
+
+
+def failing_step(app: Stepfast, calls: Calls, step: dict[str, Any], error: Any = None, **options: Any) -> Any:
+    """A workflow with a step that is done, and one that fails whenever it is called."""
+
+    def fail() -> None:
+        calls.hit("fail")
+        raise error or ValueError("always")
+
+    @app.workflow(name="order", **options)
+    async def order(ctx: Context) -> None:
+        await ctx.step("ok", lambda: calls.hit("ok"))
+        await ctx.options(**step).step(fail)
+
+    return order
 
 
 # -- counting ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("retries", "called"), [(0, 1), (1, 2), (3, 4)])
-async def test_retries_of_a_step_count_as_the_word_says(app: Stepfast, calls: Calls, retries: int, called: int) -> None:
-    """Retries=3 is at most four calls."""
+DEFAULT: dict[str, Any] = {}
 
-    async def fail() -> None:
-        calls.hit("fail")
-        raise ValueError("always")
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=retries, backoff=AT_ONCE).step(fail)
-
-    run = await app.start(order)
-    await app.drain()
+@pytest.mark.parametrize(
+    ("settings", "run_options", "step_options", "called", "attempts"),
+    [
+        (DEFAULT, {"max_attempts": 1}, {"retries": 0}, 1, 1),
+        (DEFAULT, {"max_attempts": 1}, {"retries": 3}, 4, 1),
+        (DEFAULT, {"max_attempts": 2}, {"retries": 2}, 6, 2),
+        (DEFAULT, DEFAULT, DEFAULT, 3, 3),
+        ({"max_attempts": 2, "retries": 1}, DEFAULT, DEFAULT, 4, 2),
+    ],
+    ids=["no retries", "retries", "each attempt has its own", "defaults", "defaults of the application"],
+)
+async def test_retries_of_a_step_and_attempts_are_counted(
+    make_app: MakeApp, calls: Calls, settings: Any, run_options: Any, step_options: Any, called: int, attempts: int
+) -> None:
+    """``retries=3`` is at most four calls; a step that is recorded is not called again."""
+    app = make_app(settings=Settings(backoff_base=0.0, **settings))
+    run = await drained(app, failing_step(app, calls, step_options, **run_options))
     assert await run.status() == "failed"
-    assert calls["fail"] == called
-    assert [s.attempts for s in await run.steps()] == [called]
+    assert calls == {"ok": 1, "fail": called}
+    assert (await run.info()).attempt == attempts
+    assert [s.attempts for s in await run.steps()] == [1, called // attempts]
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
 @pytest.mark.parametrize("where", ["declared", "at the start"])
-async def test_max_attempts_counts_as_the_words_say(app: Stepfast, calls: Calls, attempts: int, where: str) -> None:
-    """Max_attempts=3 is at most three calls; what is given at the start wins."""
-
-    @app.task(max_attempts=attempts if where == "declared" else 7, backoff=AT_ONCE)
-    async def mail() -> None:
-        calls.hit("mail")
-        raise ValueError("always")
-
-    run = await app.start(mail, max_attempts=None if where == "declared" else attempts)
-    await app.drain()
+@pytest.mark.parametrize("error", [ValueError("always"), RetryLater(0)], ids=["error", "RetryLater"])
+async def test_attempts_of_a_task_are_counted(
+    app: Stepfast, calls: Calls, attempts: int, where: str, error: Exception
+) -> None:
+    """``max_attempts=3`` is at most three calls; what is given at the start wins."""
+    declared = where == "declared"
+    mail = failing(app, calls, error, max_attempts=attempts if declared else 7, backoff=AT_ONCE)
+    run = await drained(app, mail, max_attempts=None if declared else attempts)
     assert await run.status() == "failed"
     assert calls["mail"] == attempts
     assert (await run.info()).attempt == attempts
-
-
-async def test_the_default_is_three_attempts_and_no_retries_of_steps(app: Stepfast, calls: Calls) -> None:
-    """Semantics, defaults: an error ends the attempt, and the next goes on at that step."""
-
-    @app.workflow(backoff=AT_ONCE)
-    async def order(ctx: Context) -> None:
-        await ctx.step("ok", lambda: calls.hit("ok"))
-        await ctx.step("fail", lambda: calls.hit("fail") and 1 / 0)
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.status() == "failed"
-    assert calls == {"ok": 1, "fail": 3}
-
-
-async def test_defaults_can_be_changed_for_the_whole_application(make_app: MakeApp, calls: Calls) -> None:
-    app = make_app(settings=Settings(max_attempts=2, retries=1, backoff_base=0.0))
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.step("fail", lambda: calls.hit("fail") and 1 / 0)
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.status() == "failed"
-    assert calls["fail"] == 4
 
 
 async def test_fails_twice_then_succeeds(app: Stepfast, calls: Calls) -> None:
@@ -104,8 +105,7 @@ async def test_fails_twice_then_succeeds(app: Stepfast, calls: Calls) -> None:
             raise ConnectionError("busy")
         return "sent"
 
-    run = await app.start(mail)
-    await app.drain()
+    run = await drained(app, mail)
     assert await run.result() == "sent"
     info = await run.info()
     assert (info.attempt, info.losses, info.error) == (3, 0, None)
@@ -113,19 +113,6 @@ async def test_fails_twice_then_succeeds(app: Stepfast, calls: Calls) -> None:
         (1, "failed", "ConnectionError"),
         (2, "failed", "ConnectionError"),
     ]
-
-
-async def test_a_new_attempt_brings_a_new_budget_of_retries(app: Stepfast, calls: Calls) -> None:
-    """Separate counters."""
-
-    @app.workflow(max_attempts=2, backoff=AT_ONCE)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=2, backoff=AT_ONCE).step("fail", lambda: calls.hit("fail") and 1 / 0)
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.status() == "failed"
-    assert calls["fail"] == 6
 
 
 async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, calls: Calls) -> None:
@@ -142,8 +129,7 @@ async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, cal
     async def order(ctx: Context) -> str:
         return await ctx.options(retries=3, backoff=AT_ONCE).step(flaky, ctx.run_id)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == "ok"
     assert seen == [0, 1, 2, 3]
     log = await run.activity()
@@ -167,8 +153,7 @@ async def test_tries_survive_the_worker(app: Stepfast, calls: Calls) -> None:
         calls.hit("fail")
         raise RetryLater(0.0 if calls["fail"] > 1 else 60)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert (await run.info()).waiting_for == "retry"
     await make_due(app, run.id)
     await app.drain()
@@ -179,37 +164,24 @@ async def test_tries_survive_the_worker(app: Stepfast, calls: Calls) -> None:
 # -- how long ----------------------------------------------------------------------------------------------------
 
 
-async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Stepfast) -> None:
-    """1, 2, 4, 8 seconds, as stored; the run is queued with a later time."""
-
-    @app.task(max_attempts=5, backoff=Backoff(base=5, jitter=False))
-    async def mail() -> None:
-        raise ValueError("always")
-
-    run = await app.start(mail)
+async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Stepfast, calls: Calls) -> None:
+    run = await app.start(failing(app, calls, max_attempts=5, backoff=Backoff(base=5, jitter=False)))
     waits = []
     for attempt in range(1, 5):
         await app.drain()
         info = await run.info()
         assert (info.status, info.ready, info.attempt) == ("queued", False, attempt + 1)
         assert info.error is not None and info.error.message == "always"  # its error is kept
-        waits.append(wait_of(info, await last_failure(app, run.id)))
+        waits.append(await waited(app, run))
         await make_due(app, run.id)
     assert waits == [5, 10, 20, 40]
 
 
-async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: MakeApp) -> None:
-    """Semantics, defaults: many runs do not come back together."""
+async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: MakeApp, calls: Calls) -> None:
     app = make_app(settings=Settings(inline_wait=0, drain=0))
-
-    @app.task
-    async def mail(number: int) -> None:
-        raise ValueError("always")
-
-    runs = await app.start_many(mail, range(12))  # few: none is due again before all were looked at
+    runs = await app.start_many(failing(app, calls), range(12))  # few: none is due again before all were looked at
     await app.drain()  # which does not wait for the retries, because the settings say so
-    infos = [await run.info() for run in runs]
-    waits = [wait_of(info, await last_failure(app, info.id)) for info in infos if info.attempt == 2]
+    waits = [await waited(app, run) for run in runs if (await run.info()).attempt == 2]
     assert len(waits) > 8
     assert all(0.799 <= wait <= 1.2 for wait in waits)
     assert len(set(waits)) > 5
@@ -225,21 +197,15 @@ async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: 
     ids=["exponential", "fixed", "capped"],
 )
 async def test_the_backoff_of_a_step_is_stored_with_the_waiting_run(
-    app: Stepfast, backoff: Backoff, waits: list[float]
+    app: Stepfast, calls: Calls, backoff: Backoff, waits: list[float]
 ) -> None:
-    """A wait longer than a moment is a pause of the run, due exactly then."""
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=3, backoff=backoff).step("fail", lambda: 1 / 0)
-
-    run = await app.start(order)
+    run = await app.start(failing_step(app, calls, {"retries": 3, "backoff": backoff}, max_attempts=1))
     found = []
     for _ in waits:
         await app.drain()
         info = await run.info()
         assert (info.status, info.waiting_for, info.worker, info.attempt) == ("waiting", "retry", None, 1)
-        found.append(wait_of(info, await last_failure(app, run.id)))
+        found.append(await waited(app, run))
         await make_due(app, run.id)
     # The span is measured from the commit of the try to that of the wait, so it may be a little longer.
     assert all(wait - 0.01 <= seen < wait + 5 for wait, seen in zip(waits, found, strict=True))
@@ -248,14 +214,7 @@ async def test_the_backoff_of_a_step_is_stored_with_the_waiting_run(
 
 
 async def test_a_retry_is_not_delivered_before_its_time(app: Stepfast, calls: Calls) -> None:
-    """However often workers ask; and the wait uses no other budget."""
-
-    @app.task
-    async def mail() -> None:
-        calls.hit("mail")
-        raise RetryLater(3600)
-
-    run = await app.start(mail)
+    run = await app.start(failing(app, calls, RetryLater(3600)))
     for _ in range(4):
         await app.drain()
     assert calls["mail"] == 1
@@ -264,63 +223,21 @@ async def test_a_retry_is_not_delivered_before_its_time(app: Stepfast, calls: Ca
 
 
 @pytest.mark.parametrize("delay", [90, 90.0, timedelta(minutes=1.5)], ids=["int", "float", "timedelta"])
-async def test_an_error_may_say_when_to_try_again(app: Stepfast, delay: Any) -> None:
-    """RetryLater, instead of the backoff."""
+async def test_an_error_may_say_when_to_try_again(app: Stepfast, calls: Calls, delay: Any) -> None:
+    run = await drained(app, failing(app, calls, RetryLater(delay, "come back later")))
+    assert await waited(app, run) == 90
+    error = (await run.info()).error
+    assert error is not None and error.message == "come back later"
 
-    @app.task
-    async def mail() -> None:
-        raise RetryLater(delay, "come back later")
 
-    run = await app.start(mail)
-    await app.drain()
+@pytest.mark.parametrize(("retries", "status", "attempt"), [(1, "waiting", 1), (0, "queued", 2)])
+async def test_retry_later_puts_off_a_step_with_retries_and_else_the_run(
+    app: Stepfast, calls: Calls, retries: int, status: str, attempt: int
+) -> None:
+    run = await drained(app, failing_step(app, calls, {"retries": retries}, RetryLater(120)))
     info = await run.info()
-    assert wait_of(info, await last_failure(app, run.id)) == 90
-    assert info.error is not None and info.error.message == "come back later"
-
-
-async def test_retry_later_of_a_step_with_retries_puts_off_the_step(app: Stepfast) -> None:
-
-    async def later() -> None:
-        raise RetryLater(120)
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=1).step(later)
-
-    run = await app.start(order)
-    await app.drain()
-    info = await run.info()
-    assert (info.status, info.attempt) == ("waiting", 1)
-    assert 119.99 <= wait_of(info, await last_failure(app, run.id)) < 125
-
-
-async def test_retry_later_of_a_step_without_retries_puts_off_the_run(app: Stepfast) -> None:
-    """The step's error ends the attempt; the next is when the error said."""
-
-    async def later() -> None:
-        raise RetryLater(120)
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.step(later)
-
-    run = await app.start(order)
-    await app.drain()
-    info = await run.info()
-    assert (info.status, info.attempt) == ("queued", 2)
-    assert wait_of(info, await last_failure(app, run.id)) == 120
-
-
-async def test_retry_later_uses_up_a_try_like_any_other_error(app: Stepfast, calls: Calls) -> None:
-    @app.task(max_attempts=2)
-    async def mail() -> None:
-        calls.hit("mail")
-        raise RetryLater(0)
-
-    run = await app.start(mail)
-    await app.drain()
-    assert await run.status() == "failed"
-    assert calls["mail"] == 2
+    assert (info.status, info.attempt) == (status, attempt)
+    assert 119.99 <= await waited(app, run) < 125
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e300, timedelta(seconds=-1)], ids=str)
@@ -329,49 +246,25 @@ def test_a_delay_that_makes_no_sense_is_refused(delay: Any) -> None:
         RetryLater(delay)
 
 
-# -- errors that no try can help ------------------------------------------------------------------------------
-
-
 class Forbidden(NonRetryableError):
     pass
 
 
 @pytest.mark.parametrize("error", [NonRetryableError("no"), Forbidden("no")], ids=["itself", "a subclass"])
-async def test_a_permanent_error_ends_a_run_at_once(app: Stepfast, calls: Calls, error: Exception) -> None:
-
-    @app.task(max_attempts=5, backoff=AT_ONCE)
-    async def mail() -> None:
-        calls.hit("mail")
-        raise error
-
-    run = await app.start(mail)
-    await app.drain()
-    with pytest.raises(RunFailed, match="no") as caught:
-        await run.result()
-    assert calls["mail"] == 1
-    assert caught.value.reason == "code"
-
-
-async def test_a_permanent_error_of_a_step_ends_step_and_run_at_once(app: Stepfast, calls: Calls) -> None:
-    """Neither retries of the step nor attempts of the run."""
-
-    async def pay() -> None:
-        calls.hit("pay")
-        raise Forbidden("stolen card")
-
-    @app.workflow(max_attempts=5, backoff=AT_ONCE)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=5, backoff=AT_ONCE).step(pay)
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.status() == "failed"
-    assert calls["pay"] == 1
+@pytest.mark.parametrize("where", ["task", "step"])
+async def test_a_permanent_error_ends_step_and_run_at_once(
+    app: Stepfast, calls: Calls, error: Exception, where: str
+) -> None:
+    often: dict[str, Any] = {"max_attempts": 5, "backoff": AT_ONCE}
+    if where == "task":
+        run = await drained(app, failing(app, calls, error, **often))
+    else:
+        run = await drained(app, failing_step(app, calls, {"retries": 5, "backoff": AT_ONCE}, error, **often))
+    assert (await failure(run, "no")).reason == "code"
+    assert calls["mail"] + calls["fail"] == 1
 
 
 async def test_the_worker_goes_on_after_any_handler_error(app: Stepfast) -> None:
-    """One handler error does not end the poll loop."""
-
     @app.task(max_attempts=1)
     async def mail(number: int) -> int:
         if number % 2:
@@ -381,3 +274,97 @@ async def test_the_worker_goes_on_after_any_handler_error(app: Stepfast) -> None
     runs = await app.start_many(mail, range(20))
     await app.drain(concurrency=2)
     assert [await run.status() for run in runs] == ["completed", "failed"] * 10
+
+
+SETTINGS = Settings(poll_interval=0.05, running_after=0.01)
+
+
+LOST = "UPDATE [runs] SET losses = losses + 1, unrecorded_losses = unrecorded_losses + 1 WHERE status = 'queued'"
+
+
+async def lose(app: Stepfast, when: Callable[[Any], bool], and_of: str = "") -> None:
+    """A worker dies when a step has acted and before it is recorded."""
+    await crash_at(app, when, written=False)
+    async with rows_of(app) as rows:
+        await rows.fetch(LOST + and_of)
+
+
+@ON_BOTH
+async def test_every_call_that_was_under_way_when_a_worker_died_says_so(make_app: MakeApp, calls: Calls) -> None:
+    """In what is read of steps and of calls; those before and after do not."""
+    app = make_app(settings=SETTINGS)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step("reserve", lambda: calls.hit("reserve"))
+        await ctx.gather(ctx.step("charge", lambda: calls.hit("charge")), ctx.step("pack", lambda: calls.hit("pack")))
+        await ctx.step("send", lambda: calls.hit("send"))
+
+    run = await app.start(order)
+    for _ in range(2):
+        await lose(app, outcome_of("charge"))
+    await finished(app, run)
+    told = {step.name: (step.attempts, step.losses) for step in await run.steps()}
+    assert told == {"reserve": (1, 0), "charge": (1, 2), "pack": (1, 2), "send": (1, 0)}
+    assert {call.name: call.losses for call in await run.activity()} == {name: told[name][1] for name in told}
+    assert (calls["reserve"], calls["charge"], calls["send"]) == (1, 3, 1)
+    assert 1 <= calls["pack"] <= 3, "how far it was when its workers died is not known"
+
+
+@ON_BOTH
+async def test_so_does_a_call_that_is_under_way_again(make_app: MakeApp, calls: Calls) -> None:
+    app, gate = make_app(settings=SETTINGS), Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        async def charge() -> None:
+            if calls.hit("charge") > 1:
+                await gate.passing()
+
+        await ctx.step(charge)
+
+    run = await app.start(order)
+    await lose(app, outcome_of("charge"))
+    async with stopped_at_once(app):
+        await gate.reached()
+        [step] = await eventually(run.steps)
+        assert (step.name, step.status, step.losses) == ("charge", "running", 1)
+
+
+@ON_BOTH
+async def test_so_does_a_transaction(make_app: MakeApp, calls: Calls) -> None:
+    app = make_app(settings=SETTINGS)
+
+    def book(connection: Any) -> int:
+        return calls.hit("book")
+
+    async def book_async(connection: Any) -> int:
+        return calls.hit("book")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.transaction("book", book if app.url.kind == "sqlite" else book_async)
+
+    run = await app.start(order)
+    async with rows_of(app) as rows:
+        await rows.fetch(LOST)
+    await finished(app, run)
+    [step] = await run.steps()
+    assert (step.attempts, step.losses) == (1, 1)
+
+
+@ON_BOTH
+async def test_so_does_a_step_of_a_dag(make_app: MakeApp, calls: Calls) -> None:
+    app = make_app(settings=SETTINGS)
+    dag = app.dag("order")
+
+    @dag.step
+    async def charge(ctx: Any) -> int:
+        return calls.hit("charge")
+
+    run = await app.start(dag)
+    await lose(app, lambda batch: any(move.settled for move in batch.transitions), " AND dag_id IS NOT NULL")
+    await finished(app, run)
+    [step] = await run.steps()
+    assert (step.name, step.attempts, step.losses) == ("charge", 1, 1)
+    assert calls == {"charge": 2}

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, ChildFailed, Context, NonRetryableError, RunFailed, StepFailed, Stepfast
+from stepfast import Backoff, ChildFailed, Context, NonRetryableError, Run, StepFailed, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE
-from tests.support.engine import Calls, Gate, interrupt, make_due
+from tests.support.engine import Calls, Gate, drained, failure, make_due, replayed
 
 pytestmark = ON_SQLITE
+
 LATER = Backoff(base=600, max=3600)
 """So that a new attempt is made when the test wants it."""
 
@@ -109,12 +110,34 @@ def in_context(failed: list[Exception]) -> None:
         own_error(failed)
 
 
-DispatchRoute = Callable[[Context, Works], Awaitable[list[Any]]]
+Way = Callable[[Context, Works], Awaitable[list[Any]]]
+
+
 End = Callable[[list[Exception]], None]
 
 
 def repeated(calls: Calls) -> set[str]:
     return {name for name, count in calls.items() if count > 1}
+
+
+def failed_of(results: list[Any]) -> list[Exception]:
+    return [each for each in results if isinstance(each, Exception)]
+
+
+async def retried(app: Stepfast, works: Works, run: Run[Any]) -> Run[Any]:
+    """The same run, after what was broken is repaired and an operator has retried it."""
+    works.repaired = True
+    await run.retry()
+    await app.drain()
+    return run
+
+
+async def next_attempt(app: Stepfast, works: Works, run: Run[Any]) -> Run[Any]:
+    """The same run, after what was broken is repaired and its next attempt was made."""
+    works.repaired = True
+    await make_due(app, run.id)
+    await app.drain()
+    return run
 
 
 @pytest.mark.parametrize(
@@ -126,33 +149,28 @@ def repeated(calls: Calls) -> set[str]:
         if way is by_map or end in (own_error, as_group)
     ],
 )
-async def test_a_retry_redoes_all_failures_that_led_to_the_error(
-    app: Stepfast, calls: Calls, way: DispatchRoute, end: End
+async def test_a_retry_redoes_all_failures_that_led_to_the_error_and_nothing_else(
+    app: Stepfast, calls: Calls, way: Way, end: End
 ) -> None:
-    """All of them at once, and nothing else."""
     works = Works(app, calls)
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> list[Any]:
         results = await way(ctx, works)
-        if failed := [each for each in results if isinstance(each, Exception)]:
+        if failed := failed_of(results):
             end(failed)
         return results
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "failed"
-    works.repaired = True
-    await run.retry()
-    await app.drain()
-    assert await run.status() == "completed"
+    assert await (await retried(app, works, run)).status() == "completed"
     assert repeated(calls) == {name for name in calls if name.isupper()}
     assert max(calls.values()) == 2
 
 
 @ON_BOTH
 @pytest.mark.parametrize("way", [by_map, by_children], ids=["map", "children"])
-async def test_a_retry_redoes_them_where_a_worker_died_between(app: Stepfast, calls: Calls, way: DispatchRoute) -> None:
+async def test_a_retry_redoes_them_where_a_worker_died_between(app: Stepfast, calls: Calls, way: Way) -> None:
     """What the code was given before is known from the records."""
     works, gate = Works(app, calls), Gate()
 
@@ -162,16 +180,9 @@ async def test_a_retry_redoes_them_where_a_worker_died_between(app: Stepfast, ca
         await gate.passing()
         return all_of(results)
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    with pytest.raises(RunFailed, match="2 of 4"):
-        await run.result()
-    works.repaired = True
-    await run.retry()
-    await app.drain()
-    assert await run.result() == NAMES
+    run = await replayed(app, gate, order)
+    await failure(run, "2 of 4")
+    assert await (await retried(app, works, run)).result() == NAMES
     assert repeated(calls) == {"B", "D"}
 
 
@@ -191,15 +202,11 @@ async def test_a_new_attempt_redoes_the_failures_that_the_error_carries(app: Ste
     @app.workflow(backoff=LATER)
     async def order(ctx: Context) -> list[Any]:
         results = await ctx.map(item, NAMES, return_errors=True)
-        if failed := [each for each in results if isinstance(each, Exception)]:
+        if failed := failed_of(results):
             end(failed)
         return results
 
-    run = await app.start(order)
-    await app.drain()
-    works.repaired = True
-    await make_due(app, run.id)
-    await app.drain()
+    run = await next_attempt(app, works, await drained(app, order))
     carried = {"from_last": {"D"}, "as_group": {"B", "D"}, "first_error": {"B"}}[end.__name__]
     assert repeated(calls) == carried
     assert await run.status() == ("completed" if carried == {"B", "D"} else "queued")
@@ -221,60 +228,48 @@ async def test_a_new_attempt_redoes_what_failed_beside_an_error_of_the_code(app:
     async def order(ctx: Context) -> list[Any]:
         return await ctx.map(items, [["own", "A"], ["B", "C"], ["D"]])
 
-    run = await app.start(order)
-    await app.drain()
-    works.repaired = True
-    await make_due(app, run.id)
-    await app.drain()
+    run = await next_attempt(app, works, await drained(app, order))
     assert await run.result() == [["own", "A"], ["B", "C"], ["D"]]
     assert (await run.info()).attempt == 2
     assert repeated(calls) == {"own", "A", "B", "C", "D"}
 
 
-async def test_what_the_code_did_after_it_had_the_errors_is_redone_with_them(app: Stepfast, calls: Calls) -> None:
-    """An error that carries them says that they ended the run, whatever came between."""
+async def test_an_error_that_carries_failures_has_them_redone_whatever_came_between(
+    app: Stepfast, calls: Calls
+) -> None:
     works = Works(app, calls)
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> list[Any]:
         results = await ctx.map(works.item, NAMES, return_errors=True)
-        if failed := [each for each in results if isinstance(each, Exception)]:
+        if failed := failed_of(results):
             await ctx.step("report", lambda: calls.hit("report"))
             raise TooMany(len(failed)) from failed[0]
         await ctx.step("ship", lambda: calls.hit("ship"))
         return results
 
-    run = await app.start(order)
-    await app.drain()
-    works.repaired = True
-    await run.retry()
-    await app.drain()
+    run = await retried(app, works, await drained(app, order))
     assert await run.result() == NAMES
     assert repeated(calls) == {"B", "D"}
     assert (calls["report"], calls["ship"]) == (1, 1)
 
 
 @pytest.mark.parametrize("later", ["a step", "the code"])
-async def test_failures_that_the_code_went_on_from_stay(app: Stepfast, calls: Calls, later: str) -> None:
-    """What was done after them is done: it is not repeated because of another error, later."""
+async def test_failures_that_the_code_continued_from_stay(app: Stepfast, calls: Calls, later: str) -> None:
+    """They are not repeated because of another error, later."""
     works = Works(app, calls)
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> int:
         results = await ctx.map(works.item, NAMES, return_errors=True)
-        failed = [each for each in results if isinstance(each, StepFailed)]
         await ctx.step("charge", lambda: calls.hit("charge"))
         if later == "a step":
             await ctx.step("work", works.work, "SHIP")
         elif not works.repaired:
             raise KeyError("a bug")
-        return len(failed)
+        return len([each for each in results if isinstance(each, StepFailed)])
 
-    run = await app.start(order)
-    await app.drain()
-    works.repaired = True
-    await run.retry()
-    await app.drain()
+    run = await retried(app, works, await drained(app, order))
     assert await run.result() == 2
     assert repeated(calls) <= {"SHIP"}
 
@@ -285,34 +280,28 @@ async def test_a_call_before_an_own_error_is_the_limit(app: Stepfast, calls: Cal
     """A step or a wait would be made again with the failures: by an error of its own the code says nothing of them, and
     fails again. An error that carries one of them does; a child is not started again, and no record is not either."""
     works = Works(app, calls)
+    calling: dict[str, Callable[[Context], Awaitable[Any]]] = {
+        "a step": lambda ctx: ctx.step("report", lambda: calls.hit("report")),
+        "a wait": lambda ctx: ctx.sleep(0.001),
+        "a child": lambda ctx: ctx.call(works.child, "c1"),
+        "a value": lambda ctx: ctx.set("failed", 2),
+    }
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> list[Any]:
         results = await ctx.map(works.item, NAMES, return_errors=True)
-        if failed := [each for each in results if isinstance(each, Exception)]:
-            if between == "a step":
-                await ctx.step("report", lambda: calls.hit("report"))
-            elif between == "a wait":
-                await ctx.sleep(0.001)
-            elif between == "a child":
-                await ctx.call(works.child, "c1")
-            else:
-                await ctx.set("failed", len(failed))
+        if failed := failed_of(results):
+            await calling[between](ctx)
             end(failed)
         return results
 
-    run = await app.start(order)
-    await app.drain()
-    works.repaired = True
-    await run.retry()
-    await app.drain()
+    run = await retried(app, works, await drained(app, order))
     stays = end is own_error and between in ("a step", "a wait")
     assert await run.status() == ("failed" if stays else "completed")
     assert repeated(calls) == (set() if stays else {"B", "D"})
 
 
 async def test_each_retry_redoes_what_still_fails(app: Stepfast, calls: Calls) -> None:
-    works = Works(app, calls)
     broken = {"B", "D"}
 
     def work(name: str) -> str:
@@ -328,33 +317,26 @@ async def test_each_retry_redoes_what_still_fails(app: Stepfast, calls: Calls) -
     async def order(ctx: Context) -> list[Any]:
         return all_of(await ctx.map(item, NAMES, return_errors=True))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     for name in ("B", "D"):
         broken.remove(name)
         await run.retry()
         await app.drain()
     assert await run.result() == NAMES
     assert calls == {"a": 1, "B": 2, "c": 1, "D": 3}
-    assert works.calls is calls
 
 
-async def test_a_plain_gather_of_pythons_own_carries_them_in_a_group(app: Stepfast, calls: Calls) -> None:
-    """A TaskGroup raises them all at once."""
+async def test_a_gather_of_asyncio_carries_failures_in_a_group(app: Stepfast, calls: Calls) -> None:
     works = Works(app, calls)
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> list[str]:
         branches = [ctx.branch(works.item, name) for name in ("A", "B")]
         results = await asyncio.gather(*branches, return_exceptions=True)
-        if failed := [each for each in results if isinstance(each, Exception)]:
+        if failed := failed_of(results):
             raise ExceptionGroup("both", failed)
         return [str(each) for each in results]
 
-    run = await app.start(order)
-    await app.drain()
-    works.repaired = True
-    await run.retry()
-    await app.drain()
+    run = await retried(app, works, await drained(app, order))
     assert await run.result() == ["A", "B"]
     assert repeated(calls) == {"A", "B"}
