@@ -1,4 +1,4 @@
-"""Timeouts of steps and attempts, deadlines and expiry: they hold even for handlers that ignore them."""
+"""Timeouts of steps and attempts, also of the code itself, deadlines, expiry, defaults; what is at work for long."""
 
 from __future__ import annotations
 
@@ -10,17 +10,50 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, RetryLater, RunFailed, Settings, StepFailed, Stepfast, SyncContext, cancelled
-from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, failure, outcome
+from stepfast import (
+    Backoff,
+    Context,
+    RetryLater,
+    RunFailed,
+    Settings,
+    StepFailed,
+    Stepfast,
+    StepTimeout,
+    SyncContext,
+    cancelled,
+    step,
+)
+from stepfast.cli.top import Watch, screen
+from stepfast.monitoring.doctor import examine
+from stepfast.store.answers import LONG_AT_WORK
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
+from tests.support.engine import (
+    PATIENCE,
+    Calls,
+    Gate,
+    ThreadGate,
+    drained,
+    eventually,
+    failure,
+    finished,
+    interrupt,
+    outcome,
+    replayed,
+)
+from tests.support.waiting import rows_of
+from tests.support.workflows import listener
 
-pytestmark = pytest.mark.enough_on("sqlite")
+pytestmark = ON_SQLITE
 
 AT_ONCE = Backoff(base=0, jitter=False)
+
+
 SHORT = 0.05
+"""A timeout that has passed when it is looked at; the code under test would wait for ever."""
+
+
 LONGER = 1.0
 """Where something has to be done within it before it is over, also on a busy machine."""
-"""A timeout that has passed by the time anybody looks; the code under test would wait for ever."""
 
 
 async def for_ever() -> None:
@@ -28,25 +61,48 @@ async def for_ever() -> None:
 
 
 async def deaf(release: asyncio.Event) -> None:
-    """Ignores being cancelled until the test lets it go."""
+    """Ignores being cancelled until the test releases it."""
     while not release.is_set():
         with contextlib.suppress(asyncio.CancelledError):
             await release.wait()
 
 
+def hanging(app: Stepfast, calls: Calls, **options: Any) -> Any:
+    """A task that does not end by itself."""
+
+    @app.task(name="mail", **options)
+    async def mail() -> None:
+        calls.hit("mail")
+        await for_ever()
+
+    return mail
+
+
 # -- of a step ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_step_that_takes_too_long_fails_by_name(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        try:
-            await ctx.options(timeout=SHORT).step(for_ever)
-        except StepFailed as error:
-            return error.message
-        return "no timeout"
+@pytest.mark.parametrize("ignores", [False, True], ids=["plain", "ignores being cancelled"])
+async def test_a_step_that_takes_too_long_fails_by_name(app: Stepfast, ignores: bool) -> None:
+    """The workflow may catch it; what the step does later is not recorded."""
+    release = asyncio.Event()
 
-    assert await outcome(app, order) == "step 'for_ever' took longer than its timeout of 0.05 s"
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> list[str]:
+        try:
+            await ctx.options(timeout=SHORT).step(
+                "slow", deaf if ignores else for_ever, *([release] if ignores else [])
+            )
+        except StepFailed as error:
+            return [error.message, error.error_type]
+        return []
+
+    run = await app.start(order)
+    async with app.worker():
+        message, kind = await run.result(timeout=PATIENCE)
+        release.set()
+    assert message == "step 'slow' took longer than its timeout of 0.05 s"
+    assert kind.endswith("StepTimeout")
+    assert [s.status for s in await run.steps()] == ["failed"]
 
 
 async def test_every_try_of_a_step_has_the_whole_timeout(app: Stepfast, calls: Calls) -> None:
@@ -61,24 +117,6 @@ async def test_every_try_of_a_step_has_the_whole_timeout(app: Stepfast, calls: C
 
     assert await outcome(app, order) == "third"
     assert calls["slow"] == 3
-
-
-async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: Stepfast) -> None:
-    release = asyncio.Event()
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> str:
-        try:
-            await ctx.options(timeout=SHORT).step(deaf, release)
-        except StepFailed as error:
-            return error.error_type
-        return "no timeout"
-
-    run = await app.start(order)
-    async with app.worker():
-        assert (await run.result(timeout=PATIENCE)).endswith("StepTimeout")
-        release.set()
-    assert [s.status for s in await run.steps()] == ["failed"]
 
 
 async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> None:
@@ -134,12 +172,10 @@ async def test_a_blocking_step_that_nobody_waits_for_any_more_is_not_begun(app: 
 
 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
-async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, where: str) -> None:
-    @app.task(max_attempts=1, timeout=SHORT if where == "declared" else 3600)
-    async def mail() -> None:
-        await for_ever()
-
-    caught = await failure(await drained(app, mail, timeout=None if where == "declared" else SHORT), "timeout")
+async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, calls: Calls, where: str) -> None:
+    mail = hanging(app, calls, max_attempts=1, timeout=SHORT if where == "declared" else 3600)
+    run = await drained(app, mail, timeout=None if where == "declared" else SHORT)
+    caught = await failure(run, "timeout")
     assert caught.reason == "timeout"
     assert caught.error_type is not None and caught.error_type.endswith("AttemptTimeout")
 
@@ -157,6 +193,7 @@ async def test_a_timed_out_attempt_is_followed_by_the_next(app: Stepfast, calls:
 
 
 async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(app: Stepfast, calls: Calls) -> None:
+    """The next attempt has the slot; the late one is refused everything, and its result is discarded."""
     release = asyncio.Event()
     refusals: list[str] = []
 
@@ -264,22 +301,19 @@ async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -
 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
 async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Stepfast, calls: Calls, where: str) -> None:
-    @app.task(max_attempts=5, backoff=AT_ONCE, deadline=0.8 if where == "declared" else None)
-    async def mail() -> None:
-        calls.hit("mail")
-        await for_ever()
-
+    """It is wall-clock for the whole run; no further attempt follows."""
+    mail = hanging(app, calls, max_attempts=5, backoff=AT_ONCE, deadline=0.8 if where == "declared" else None)
     async with app.worker():
         run = await app.start(mail, deadline=None if where == "declared" else timedelta(seconds=0.8))
-        caught = await failure(run, "deadline")
-    assert caught.reason == "deadline"
+        assert (await failure(run, "deadline")).reason == "deadline"
     assert calls["mail"] == 1
     info = await run.info()
     assert info.deadline is not None
     assert abs((info.deadline - info.created_at).total_seconds() - 0.8) < 0.001
 
 
-async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: Stepfast) -> None:
+@pytest.mark.parametrize("how", [{"deadline": 0.3}, {"deadline": 0.05, "delay": 3600}], ids=["waiting", "delayed"])
+async def test_a_deadline_counts_waits_and_ends_a_run_that_is_not_executed(app: Stepfast, how: dict[str, Any]) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.options(retries=1).step("later", later)
@@ -287,21 +321,13 @@ async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: 
     def later() -> None:
         raise RetryLater(3600)
 
-    run = await app.start(order, deadline=0.3)
+    run = await app.start(order, **how)
     async with app.worker():
         await failure(run, "deadline")
-    delayed = await app.start(order, delay=3600, deadline=0.05)
-    async with app.worker():
-        await failure(delayed, "deadline")
 
 
 async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, calls: Calls) -> None:
-
-    @app.task
-    async def mail() -> None:
-        calls.hit("mail")
-
-    run = await app.start(mail, expires_in=0.01)
+    run = await app.start(hanging(app, calls), expires_in=0.01)
 
     async def past() -> bool:
         info = await run.info()
@@ -309,8 +335,7 @@ async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, ca
 
     await eventually(past)
     await app.drain()
-    caught = await failure(run, "expired")
-    assert caught.reason == "expired"
+    assert (await failure(run, "expired")).reason == "expired"
     assert calls["mail"] == 0
 
 
@@ -326,11 +351,7 @@ async def test_expiry_counts_only_until_the_first_pick_up(app: Stepfast, calls: 
 
 
 async def test_expiry_counts_from_the_moment_the_run_is_due(app: Stepfast) -> None:
-    @app.task
-    async def mail() -> str:
-        return "sent"
-
-    run = await app.start(mail, delay=0.2, expires_in=0.1)
+    run = await app.start(listener(app), delay=0.2, expires_in=0.1)
     info = await run.info()
     assert info.expires_at is not None
     assert abs((info.expires_at - info.created_at).total_seconds() - 0.3) < 0.001
@@ -363,3 +384,183 @@ async def test_threads_that_do_not_return_after_a_timeout_are_bounded(
         for run in runs:
             with contextlib.suppress(RunFailed):
                 await run.result(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("how", ["asyncio.timeout", "asyncio.wait_for"])
+async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Stepfast, calls: Calls, how: str) -> None:
+    """Rule 19: the step is not called again, and the code takes the same way."""
+    gate = Gate()
+
+    async def slow() -> None:
+        calls.hit("slow")
+        await for_ever()
+
+    @app.workflow
+    async def order(ctx: Context) -> list[str]:
+        way = []
+        try:
+            if how == "asyncio.timeout":
+                async with asyncio.timeout(0.05):
+                    await ctx.step(slow)
+            else:
+                await asyncio.wait_for(ctx.step(slow), 0.05)
+            way.append("in time")
+        except TimeoutError:
+            way.append("given up")
+        way.append(await ctx.step("after", lambda: f"after {calls.hit('after')}"))
+        await ctx.step(gate.passing)
+        return way
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    assert [(s.name, s.status) for s in await run.steps()] == [("slow", "cancelled"), ("after", "completed")]
+    assert await finished(app, run, gate) == ["given up", "after 1"]
+    assert calls == {"slow": 1, "after": 1}
+    [slow_step, *_] = await run.steps()
+    assert slow_step.completed_at is not None and slow_step.started_at is not None
+    assert (slow_step.completed_at - slow_step.started_at).total_seconds() >= 0.04
+
+
+async def test_a_step_cancelled_by_a_task_group_replays_so(app: Stepfast, calls: Calls) -> None:
+    """Rule 19: the sibling of a failed step is cancelled; so it is on replay."""
+    gate = Gate()
+
+    async def slow() -> None:
+        calls.hit("slow")
+        await asyncio.Event().wait()
+
+    async def awaiting(call: object) -> None:
+        await call  # type: ignore[misc]
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(awaiting(ctx.step(slow)))
+                group.create_task(awaiting(ctx.step("fail", lambda: 1 / 0)))
+        except* Exception:
+            pass
+        await ctx.step(gate.passing)
+        return "done"
+
+    run = await replayed(app, gate, order)
+    assert await run.result() == "done"
+    assert calls["slow"] == 1
+    assert {s.name: s.status for s in await run.steps()} == {
+        "slow": "cancelled",
+        "fail": "failed",
+        "passing": "completed",
+    }
+
+
+@pytest.mark.parametrize(("bound", "error"), [(30, None), (0.02, "TimeoutError")], ids=["in time", "not caught"])
+async def test_a_step_within_a_timeout_of_the_code(app: Stepfast, bound: float, error: str | None) -> None:
+    """It is in time, or the attempt fails."""
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        async with asyncio.timeout(bound):
+            await ctx.step("one", for_ever if error else lambda: None)
+
+    info = await (await drained(app, order)).info()
+    assert info.status == ("failed" if error else "completed")
+    assert (info.error and info.error.type) == error
+
+
+def hanging_task(app: Stepfast) -> Any:
+    return app.task(for_ever)
+
+
+def hanging_step(app: Stepfast) -> Any:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(for_ever)
+
+    return order
+
+
+def hanging_undo(app: Stepfast) -> Any:
+    async def undo(output: Any) -> None:
+        await for_ever()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=undo).step("done", lambda: 1)
+        raise ValueError("no")
+
+    return order
+
+
+def hanging_dag_step(app: Stepfast) -> Any:
+    dag = app.dag("graph")
+    dag.declare(lambda ctx: for_ever(), name="stuck", retries=0)
+    return dag
+
+
+@pytest.mark.parametrize(
+    ("make", "setting", "reason"),
+    [
+        (hanging_task, "timeout", "timeout"),
+        (hanging_step, "timeout", "timeout"),
+        (hanging_step, "step_timeout", "code"),
+        (hanging_undo, "step_timeout", "undo_failed"),
+        (hanging_dag_step, "step_timeout", "timeout"),
+    ],
+)
+async def test_the_settings_bound_what_says_nothing_itself(
+    make_app: MakeApp, make: Any, setting: str, reason: str
+) -> None:
+    limits: dict[str, Any] = {setting: 0.05}
+    app = make_app(settings=Settings(max_attempts=1, undo_retries=0, **limits))
+    failed = await failure(await drained(app, make(app)))
+    assert failed.reason == reason
+
+
+async def test_what_has_timeouts_of_its_own_is_not_bound_by_the_settings(make_app: MakeApp) -> None:
+    app = make_app(settings=Settings(timeout=0.01, step_timeout=0.01))
+
+    @step(timeout=20)
+    async def slow() -> str:
+        await asyncio.sleep(0.05)
+        return "done"
+
+    @app.workflow(timeout=20)
+    async def order(ctx: Context) -> str:
+        return await ctx.step(slow)
+
+    run = await drained(app, order)
+    assert await run.result() == "done"
+    assert StepTimeout.__name__ not in str(await run.activity())
+
+
+@ON_BOTH
+async def test_what_has_been_executing_for_long_is_named(make_app: MakeApp) -> None:
+    app, gates = make_app(settings=Settings(running_after=0, heartbeat=0.05)), [Gate(), Gate(), Gate()]
+    app.task(name="quick")(gates[0].passing)
+    app.task(name="export")(gates[1].passing)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", gates[2].passing)
+
+    runs = [await app.start(each) for each in ("quick", "export", order)]
+    store = await app.store()
+    async with app.worker(), rows_of(app) as rows:
+        for gate in gates:
+            await gate.reached()
+        await eventually(lambda: store.progress(runs[2].id))
+        assert await store.long_at_work(LONG_AT_WORK, 100) == []
+        await rows.shift(runs[1].id, "started_at", -7_200_000)
+        await rows.fetch("UPDATE [progress] SET started_at = started_at - 10800000 WHERE run_id = ?", runs[2].id)
+        [charge, whole] = await store.long_at_work(LONG_AT_WORK, 100)
+        [check] = [check for check in await examine(app, store) if check.name == "long_running"]
+        shown = str(await Watch(app).look()) + str(await screen(Watch(app)))
+        for gate in gates:
+            gate.open()
+        await runs[2].result(timeout=PATIENCE)
+    assert (charge.run_id, charge.step, whole.run_id, whole.step) == (runs[2].id, "charge", runs[1].id, None)
+    assert 10_800 <= charge.seconds < 10_900 and 7200 <= whole.seconds < 7300
+    assert check.ok
+    assert f"run {runs[2].id} (order, step 'charge') for 3 h" in check.found
+    assert f"run {runs[1].id} (export) for 2 h" in check.found
+    assert runs[2].id in shown and runs[0].id not in shown
