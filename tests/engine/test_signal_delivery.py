@@ -17,7 +17,7 @@ from stepfast.engine.host import current_execution
 from stepfast.engine.host import wake as time_is_up
 from stepfast.engine.waits import MailboxReader, RunMailbox
 from stepfast.model.records import Look, Mail, Mailbox
-from stepfast.worker.mailbox_poller import MailboxPoller
+from stepfast.worker.queries import MailboxPoller
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, bystander, drained, eventually, failure, finished, interrupt
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, reached
