@@ -120,7 +120,7 @@ def deaf(_: Arguments) -> None:
 
     for store in (PostgresStore, SqliteStore):
         store.listen = hear_nothing  # type: ignore[assignment, method-assign]
-    SqliteStore.can_wake = False
+    SqliteStore.can_wake = property(lambda _: False)  # type: ignore[assignment, method-assign]
 
 
 def _before_each_flush(act: Callable[[Any, Batch], Awaitable[None]]) -> None:
