@@ -17,8 +17,8 @@ from pathlib import Path
 ROOMS = ("engine", "remote", "worker")
 FACE = ("runtime.py", "starts.py")
 """What an application has for all of its workers and callers. How long a caller waits is real time."""
-MADE_OF = {"engine/host.py", "worker/threads.py", "remote/mysql/transactions.py"}
-"""The clock itself, the threads that it gives, and what talks to a server, which has a clock of its own."""
+MADE_OF = {"engine/host.py", "worker/threads.py"}
+"""The clock itself, and the threads that it gives."""
 
 MODULES = {"concurrent", "queue", "random", "sched", "secrets", "time"}
 """Not imported at all; but a name of these may be, for its type."""

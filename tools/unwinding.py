@@ -2,7 +2,7 @@
 
 An ``except`` that can catch ``CancelledError`` (``BaseException``, a bare one, its own name) raises again, or says on
 its line why the cancellation may end there: ``# ends here: …``. ``suppress`` takes neither. Where drivers are used
-(``store/postgres``, ``remote/postgres``, ``remote/mysql``) only ``transactions.py`` begins transactions, borrows
+(those of Postgres and MySQL in ``store`` and ``remote``) only ``transactions.py`` begins transactions, borrows
 connections and gives them up, because what a driver does by itself hides a cancellation behind an error of its own.
 
 python tools/unwinding.py [folder of the package]
@@ -19,7 +19,7 @@ CAUGHT = {"BaseException", "CancelledError"}
 REASON = "# ends here: "
 
 #: The folders that talk to a driver.
-WITH_DRIVERS = {("store", "postgres"), ("remote", "postgres"), ("remote", "mysql")}
+WITH_DRIVERS = {("store", "postgres"), ("store", "mysql"), ("remote", "postgres"), ("remote", "mysql")}
 #: What the driver offers, and where it may be used.
 DRIVER = {
     "transaction": {

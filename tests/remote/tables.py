@@ -8,7 +8,8 @@ from typing import Any
 
 import asyncpg
 
-from stepfast.remote.protocol import MYSQL, mysql_options, parse_transport_url
+from stepfast.remote.protocol import MYSQL, parse_transport_url
+from stepfast.store.mysql.connections import address
 
 TASK = "step_id, run_id, seq, name, grp, input, attempt, status, created_at"
 RESULT = "step_id, run_id, seq, status, output, error, started_at, created_at"
@@ -28,7 +29,7 @@ class Tables:
         if self.is_mysql:
             import asyncmy
 
-            self._connection = await asyncmy.connect(**mysql_options(self._url), autocommit=True)
+            self._connection = await asyncmy.connect(**address(self._url.text), autocommit=True)
         else:
             self._connection = await asyncpg.connect(self.url)
         return self

@@ -16,9 +16,10 @@ import pytest
 
 from stepfast.errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError
 from stepfast.remote import RemoteWorker, SqlTransport, Task
-from stepfast.remote.protocol import TaskOutcome, mysql_options, parse_transport_url
+from stepfast.remote.protocol import TaskOutcome, parse_transport_url
 from stepfast.remote.task_store import Serving, located, open_database
 from stepfast.settings import Settings
+from stepfast.store.mysql.connections import address
 from tests.remote.scene import quick_worker, result_of, slow_worker
 from tests.remote.tables import Tables
 from tests.support.engine import Gate, eventually
@@ -82,7 +83,7 @@ async def test_prefixes_keep_apart_and_capitals_count_where_they_can(url: str) -
 async def test_a_pool_of_the_application_s_own_is_used_and_left_open(url: str, tables: Tables) -> None:
     pool: Any
     if tables.is_mysql:
-        pool = await asyncmy.create_pool(**mysql_options(parse_transport_url(url)), minsize=0, maxsize=4)
+        pool = await asyncmy.create_pool(**address(parse_transport_url(url).text), minsize=0, maxsize=4)
     else:
         settings = {"default_transaction_isolation": "serializable"}
         pool = await asyncpg.create_pool(url, min_size=0, max_size=4, server_settings=settings)
@@ -199,7 +200,7 @@ def test_addresses_that_cannot_be_are_refused_without_the_password(url: str) -> 
 
 
 def test_addresses_as_they_are_read() -> None:
-    options = mysql_options(parse_transport_url("mariadb+asyncmy://us%40er:p%2Fw@h:13/n%20m?unix_socket=/s"))
+    options = address(parse_transport_url("mariadb+asyncmy://us%40er:p%2Fw@h:13/n%20m?unix_socket=/s").text)
     assert (options["host"], options["port"], options["user"]) == ("h", 13, "us@er")
     assert (options["password"], options["db"], options["unix_socket"]) == ("p/w", "n m", "/s")
     assert "p/w" not in repr(parse_transport_url("mysql://u:p%2Fw@h/d"))

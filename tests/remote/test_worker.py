@@ -14,9 +14,9 @@ from stepfast import Settings
 from stepfast.errors import InvalidState, NonRetryableError, WorkerBroken
 from stepfast.remote import FatalError, RemoteTask, SqlTransport, Task
 from stepfast.remote import worker as remote_worker
-from stepfast.remote.mysql import transactions as mysql
 from stepfast.remote.protocol import TaskOutcome
 from stepfast.remote.task_store import Database, Recorded, Serving, located, open_database
+from stepfast.store.mysql import transactions as mysql
 from stepfast.store.postgres import transactions as postgres
 from tests.remote.scene import quick_worker, result_of, results_of, slow_worker
 from tests.remote.tables import Tables

@@ -40,7 +40,7 @@ def test_found(tmp_path: Path, code: str) -> None:
     assert "some.py:" in line
 
 
-@pytest.mark.parametrize("room", ["remote/postgres", "remote/mysql"])
+@pytest.mark.parametrize("room", ["remote/postgres", "store/mysql", "remote/mysql"])
 def test_found_wherever_a_driver_is_used(tmp_path: Path, room: str) -> None:
     (line,) = checked(tmp_path, PAST_THE_HELPER[1], room)
     assert "some.py:" in line

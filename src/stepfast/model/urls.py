@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
-from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
 from ..errors import ConfigurationError
 
@@ -114,14 +114,17 @@ def _secrets(url: str) -> Iterator[str]:
             yield from {secret, unquote(secret), unquote_plus(secret)}
 
 
-_KINDS = {"postgresql": "postgres", "postgres": "postgres", "sqlite": "sqlite"}
-_DRIVERS = {"postgres": ("asyncpg",), "sqlite": ("aiosqlite", "pysqlite")}
+_KINDS = {
+    "postgresql": "postgres", "postgres": "postgres", "sqlite": "sqlite", "mysql": "mysql", "mariadb": "mysql",
+}  # fmt: skip
+_DRIVERS = {"postgres": ("asyncpg",), "sqlite": ("aiosqlite", "pysqlite"), "mysql": ("asyncmy",)}
 """What SQLAlchemy's URLs name behind a plus, and we need not be told."""
 _KNOWN_OTHERS = {
-    "mysql": "MariaDB and MySQL are", "mariadb": "MariaDB and MySQL are", "libsql": "libSQL is", "sqs": "SQS is",
-    "cockroachdb": "CockroachDB is", "mssql": "SQL Server is", "oracle": "Oracle is", "mongodb": "MongoDB is",
-    "redis": "Redis is",
+    "libsql": "libSQL is", "sqs": "SQS is", "cockroachdb": "CockroachDB is", "mssql": "SQL Server is",
+    "oracle": "Oracle is", "mongodb": "MongoDB is", "redis": "Redis is",
 }  # fmt: skip
+_PARAMETERS = ("unix_socket", "ssl_ca", "ssl")
+"""What a URL of MariaDB or MySQL may say behind its question mark."""
 
 
 class DatabaseUrl(NamedTuple):
@@ -158,11 +161,55 @@ def parse_url(text: str) -> DatabaseUrl:
             f"write {name}://user:password@host:port/name, with %40 for an @ in the user or password, %2F for /, "
             "%3F for ? and %23 for #"
         )
+    if kind == "mysql":
+        mysql_parts(text)
     return DatabaseUrl(kind, text)
 
 
+class MysqlParts(NamedTuple):
+    """Where a URL of MariaDB or MySQL leads."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    database: str
+    parameters: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"MysqlParts({self.host!r}, {self.port!r}, {self.user!r}, '{HIDDEN}', {self.database!r})"
+
+
+def mysql_parts(text: str) -> MysqlParts:
+    """Take a URL apart, for a driver that does not read URLs."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port or 3306
+        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError:
+        raise _mysql_unreadable(text) from None
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in parts.path[1:] or "@" in (parts.username or "") + parts.path or "#" in text:
+        raise _mysql_unreadable(text)
+    for name in given:
+        if name not in _PARAMETERS:
+            raise ConfigurationError(
+                f"the database URL {redact(text)!r} has a parameter that is not known here; "
+                f"there are {', '.join(_PARAMETERS)}"
+            )
+    who = (unquote(parts.username or ""), unquote(parts.password or ""))
+    return MysqlParts(parts.hostname or "localhost", port, *who, database, given)
+
+
+def _mysql_unreadable(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the database URL {redact(text)!r} cannot be read: write mysql://user:password@host:port/name, "
+        "with %40 for an @ in the user or password, %2F for /, %3F for ? and %23 for #"
+    )
+
+
 def _not_ours(text: str, name: str, driver: str) -> str:
-    use = "use postgresql://…, sqlite:///file.db or sqlite:// (in memory)"
+    use = "use postgresql://…, mysql://…, sqlite:///file.db or sqlite:// (in memory)"
     if driver:
         return f"the database URL {redact(text)!r} names a driver that Stepfast does not work with; {use}"
     if name in _KNOWN_OTHERS:

@@ -24,6 +24,11 @@ def open_store(
         from .sqlite import SqliteStore
 
         return SqliteStore(url, namespace, settings, now)
+    if url.kind == "mysql":
+        raise ConfigurationError(
+            "MariaDB and MySQL as a store are not finished: use postgresql://… or sqlite:///file.db; remote steps "
+            'can go over them (transport=SqlTransport("mysql://…"))'
+        )
     try:
         from .postgres import PostgresStore
     except ModuleNotFoundError as error:

@@ -8,26 +8,16 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-import asyncmy
-
-from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, sentence
-from ...model.urls import is_shown_in, redact
+from ...errors import ConfigurationError, DatabaseRefused, sentence
 from ...settings import Settings
+from ...store.answers import MissingRight
+from ...store.mysql.connections import NOW, connect_error, create_pool
+from ...store.mysql.errors import is_about_tables, is_no_right, translate
+from ...store.mysql.transactions import borrowed, close_pool, run, transaction
 from ...store.sql import load_statements, split_statements
-from ..protocol import mysql_options, results_table, tasks_table
-from ..task_store import CONNECTIONS, PARAMETER, Location, may_not_make_tables, translated
-from .errors import is_no_right, is_not_let_in, translate
-from .transactions import borrowed, close_pool, run, transaction
+from ..protocol import results_table, tasks_table
+from ..task_store import CONNECTIONS, PARAMETER, Location, may_not_make_tables, missing_tables, translated
 
-_NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)"
-"""The database's clock in milliseconds, whatever time zone the session has."""
-_STRICT = "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
-"""What does not fit is refused. Some servers would cut it off without a word."""
-_SESSION = "SET SESSION wait_timeout = 600 /*M!100301 , SESSION idle_transaction_timeout = {seconds:d} */"
-"""Rows that a vanished machine has locked are passed over by every claim for as long as they are. MariaDB can be told
-to end a silent transaction, which the comment is for; MySQL ends a silent connection."""
-_RECYCLE = 300
-"""Seconds after which an idle connection is replaced, before the server ends it."""
 _ROW = re.compile(r"^    \(%\([^\n]*\)$", re.MULTILINE)
 """The line of a statement that stands for one row of many."""
 _BYTES = 1024 * 1024
@@ -47,7 +37,7 @@ class MysqlDatabase:
         """The largest statement that the server takes, once it was asked."""
         tasks, results = tasks_table(where.prefix), results_table(where.prefix)
         self._tables = tasks, results
-        words = {"tasks": f"`{tasks}`", "results": f"`{results}`", "index": f"`{tasks}_grp_idx`", "now": _NOW}
+        words = {"tasks": f"`{tasks}`", "results": f"`{results}`", "index": f"`{tasks}_grp_idx`", "now": NOW}
         package = "stepfast.remote.mysql"
         self._script = load_statements(package, "tables.sql", words)
         statements = self._script | load_statements(package, "transport.sql", words)
@@ -57,19 +47,7 @@ class MysqlDatabase:
         """Connect once, so that what is wrong with the URL is told now."""
         if self._pool is None:
             assert self._url is not None
-            options = mysql_options(self._url)
-            self._pool = await asyncmy.create_pool(
-                minsize=0,
-                maxsize=CONNECTIONS,
-                autocommit=True,  # transactions of ours are begun by name
-                charset="utf8mb4",
-                sql_mode=_STRICT,
-                init_command=_SESSION.format(seconds=max(1, int(self._settings.lease))),
-                pool_recycle=_RECYCLE,
-                connect_timeout=self._settings.connect_timeout,
-                read_timeout=self._settings.command_timeout,
-                **options,
-            )
+            self._pool = await create_pool(self._url.text, self._settings, CONNECTIONS, stmt_cache_size=0)
         with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection:
                 self._packet = int((await run(connection, "SELECT @@max_allowed_packet"))[0][0])
@@ -84,7 +62,10 @@ class MysqlDatabase:
     async def transaction(self) -> AsyncIterator[_Work]:
         """A transaction on a connection of the pool."""
         with translated(self._meaning):
-            async with borrowed(self._pool, self._settings.connect_timeout) as connection, transaction(connection):
+            async with (
+                borrowed(self._pool, self._settings.connect_timeout) as connection,
+                transaction(connection, ours=self._given is None),
+            ):
                 yield _Work(connection, self._sql, self._packet)
 
     @contextlib.asynccontextmanager
@@ -122,15 +103,11 @@ class MysqlDatabase:
         return self._script["create"] + ";\n"
 
     def _meaning(self, error: Exception) -> Exception:
-        known = translate(error)
-        if known is error or self._url is None or not isinstance(known, DatabaseUnavailable):
-            return known
-        where, said = redact(self._url.text), sentence(error)
-        if is_not_let_in(error):
-            return DatabaseUnavailable(f"the database at {where} refused the user or password, or does not exist")
-        if is_shown_in(said, self._url.text):
-            said = type(error).__name__
-        return DatabaseUnavailable(f"the database at {where} cannot be reached, or cannot do it now: {said}")
+        if is_about_tables(error):
+            return missing_tables(sentence(error))
+        if is_no_right(error):
+            return MissingRight(f"the database user lacks a right that remote steps need ({sentence(error)}): grant it")
+        return translate(error) if self._url is None else connect_error(error, self._url.text)
 
 
 class _Work:
