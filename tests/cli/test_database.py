@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from stepfast.monitoring.text import listed
+from stepfast.store.dialects import POSTGRES, SQLITE
 from stepfast.store.sql import load_migrations
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.empty
 
 
 def migrations(shop: Shop) -> list[str]:
-    """All there are for this database; the two need not have the same."""
-    package = f"stepfast.store.{'sqlite' if shop.url.startswith('sqlite') else 'postgres'}"
-    return [f"{number:04}_{name}" for number, name, _ in load_migrations(package)]
+    """All there are for this database."""
+    dialect = SQLITE if shop.url.startswith("sqlite") else POSTGRES
+    return [f"{number:04}_{name}" for number, name, _ in load_migrations(dialect)]
 
 
 async def live_worker(scene: Scene) -> str:

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from stepfast import Context, NonRetryableError, Settings, Stepfast
-from stepfast.store.sql import split_script, split_statements
+from stepfast.store.sql import split_statements
 from tests.docs.pages import ROOT, Block, Program, all_blocks, file_blocks, programs
 from tests.support import nursery
 
@@ -129,7 +129,7 @@ async def test_sqlite_takes_it(block: Block, tmp_path: Path) -> None:
     await populate(f"sqlite:///{path}")
     database = sqlite3.connect(path)
     try:
-        for statement in split_script(block.text):
+        for statement in split_statements(block.text):
             database.execute(statement).fetchall()
     finally:
         database.close()
@@ -138,7 +138,7 @@ async def test_sqlite_takes_it(block: Block, tmp_path: Path) -> None:
 async def test_sqlite_starts_signals_cancels_and_resumes_by_the_documented_statements(sqlite_url: str) -> None:
     """What the functions do on Postgres."""
     [block] = [block for block in ON_SQLITE if "kind <> 'dag'" in block.text]
-    start, signal, cancel = split_script(block.text)
+    start, signal, cancel = split_statements(block.text)
     app = Stepfast(sqlite_url, settings=Settings(inline_wait=0))
 
     @app.workflow(deadline=3600)

@@ -4,7 +4,7 @@
 
 For each statement that the migration sends (every EVERY-th of them), a process begins it and kills itself just before
 that statement. Then the tables must be as they were before, or whole; and migrating once more must make them whole.
-With BEGUN = 1 the tables of the first migration are there before. Prints how many were tried.
+With BEGUN = 1 the tables are there before; the killed migration is a further one. Prints how many were tried.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any
 import asyncpg
 
 from stepfast import Stepfast
+from stepfast.store.migrations import Migration
 from stepfast.store.postgres import schema as postgres_schema
+from stepfast.store.sql import fill
 from stepfast.store.sqlite import schema as sqlite_schema
 
 _CATALOGUE = """
@@ -50,18 +52,6 @@ class Place:
         finally:
             await app.close()
 
-    async def begin(self) -> None:
-        """Make the tables of the first migration, as an early version would have."""
-        kinds: tuple[Any, ...] = (postgres_schema.Schema, sqlite_schema.Schema)
-        kept = [kind.__init__ for kind in kinds]
-        for kind, init in zip(kinds, kept, strict=True):
-            kind.__init__ = _with_first_alone(init)
-        try:
-            await self.migrate()
-        finally:
-            for kind, init in zip(kinds, kept, strict=True):
-                kind.__init__ = init
-
     async def tables(self) -> list[str]:
         """Everything that a migration makes, in words."""
         if self._postgres:
@@ -77,10 +67,36 @@ class Place:
         return sorted(re.sub(rf"\b{self._name}\b", "here", row) for row in rows)
 
 
-def _with_first_alone(init: Callable[..., None]) -> Callable[..., None]:
+_MORE = """
+ALTER TABLE {meta} ADD COLUMN more integer;
+CREATE TABLE {more} (id integer PRIMARY KEY);
+CREATE INDEX {index} ON {more} (id) WHERE id > 1;
+UPDATE {meta} SET more = 1;
+DROP INDEX {there};
+CREATE INDEX {index}_2 ON {more} (id);
+"""
+
+
+_further = False
+"""Whether the code has the further migration."""
+
+
+def patch() -> None:
+    """Let stores have the further migration when it is wanted."""
+    for kind in (postgres_schema.Schema, sqlite_schema.Schema):
+        kind.__init__ = _adding(kind.__init__)  # type: ignore[method-assign]
+
+
+def _adding(init: Callable[..., None]) -> Callable[..., None]:
     def made(self: Any, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **named)
-        self._known = self._known[:1]
+        if not _further:
+            return
+        [meta] = re.findall(r"CREATE TABLE (\S+meta) ", self._known[0].text)
+        [index] = re.findall(r"CREATE INDEX (\S*)runs_dags ON", self._known[0].text)
+        words = {"meta": meta, "more": meta.removesuffix("meta") + "more", "index": f"{index}more_index"}
+        words["there"] = meta.removesuffix("meta") + "runs_dags"
+        self._known = [*self._known, Migration(len(self._known) + 1, "more", fill(_MORE, words), 1)]
 
     return made
 
@@ -130,14 +146,17 @@ def _counting(call: Callable[..., Any], count: Callable[[], None]) -> Callable[.
 
 def prepared(url: str, name: str, begun: bool) -> tuple[Place, list[str]]:
     """A place, and the tables that are there."""
-    place = Place(url, name)
+    global _further
+    place, _further = Place(url, name), False
     if begun:
-        asyncio.run(place.begin())
+        asyncio.run(place.migrate())
+    _further = begun
     return place, asyncio.run(place.tables())
 
 
 def main(url: str, every: int, begun: bool) -> str:
     """Try all of them."""
+    patch()
     model, _ = prepared(url, "killed_never", begun)
     assert asyncio.run(model.migrate())
     whole = asyncio.run(model.tables())

@@ -18,7 +18,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def kill_at(url: str, every: int, begun: bool) -> None:
-    """SIGKILL before every so manyth statement, with no tables before or with those of the first migration."""
+    """SIGKILL before every so manyth statement, with no tables before, or a further migration."""
     command = [sys.executable, "-m", "tests.faults.migrating", url, str(every), str(int(begun))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stderr[-3000:]

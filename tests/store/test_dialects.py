@@ -280,6 +280,63 @@ def test_every_statement_is_rendered_and_parsed(dialect: Dialect) -> None:
     assert refused == {}
 
 
+# -- migrations ----------------------------------------------------------------------------------------------
+
+
+DEFINED = """
+-- What was done.
+CREATE TABLE {tries} (
+    id    uuid NOT NULL PRIMARY KEY, -- new
+    key   varchar(20),            -- short
+    ok    boolean DEFAULT false,
+    at    bigint
+);
+CREATE UNIQUE INDEX tries_key ON {tries} (key) WHERE key IS NOT NULL;
+CREATE VIEW {activity} AS SELECT {time at} AS at, {seconds at} AS seconds, {json key} AS key FROM {tries};
+"""
+
+
+def defined(dialect: Dialect) -> str:
+    """A migration as a database gets it."""
+    return store_sql._definitions(dialect, f"-- Head.\n\n{DEFINED}", [])
+
+
+def test_a_migration_has_the_types_of_each_database() -> None:
+    assert defined(POSTGRES) == (
+        "-- Head.\n\n-- What was done.\nCREATE TABLE {schema}.tries (\n    id    uuid NOT NULL PRIMARY KEY, -- new\n"
+        "    key   text,                   -- short\n    ok    boolean DEFAULT false,\n    at    bigint\n);\n\n"
+        "CREATE UNIQUE INDEX tries_key ON {schema}.tries (key) WHERE key IS NOT NULL;\n\n"
+        "CREATE VIEW {schema}.activity AS SELECT to_timestamp((at)::numeric / 1000.0) AS at, "
+        "(at)::numeric / 1000.0 AS seconds, {schema}.as_json(key) AS key FROM {schema}.tries;\n"
+    )
+    assert "    key   TEXT,                   -- short\n    ok    INTEGER DEFAULT false" in defined(SQLITE)
+    assert ") WITHOUT ROWID;\n\nCREATE UNIQUE INDEX {prefix}tries_key ON {prefix}tries (key) WHERE" in defined(SQLITE)
+    assert "    `key`   VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, -- short" in defined(MYSQL)
+    assert "CREATE UNIQUE INDEX tries_key ON {prefix}tries (`key`);" in defined(MYSQL)
+
+
+def test_what_one_database_adds_to_a_migration_is_where_it_says() -> None:
+    own = "-- Own.\n\n-- before: activity\nSELECT 1;\n-- after: tries\nSELECT 2;\nSELECT 3;\n"
+    own += "-- instead of: tries_key\nSELECT 4;"
+    script = store_sql._definitions(SQLITE, f"-- Head.\n\n{DEFINED}", [own, "-- at the end\nSELECT '5;';\n"])
+    words = re.findall(r"^(?:CREATE \w+ \{prefix\}\w+|SELECT.*|-- (?:Head|Own).)", script, re.MULTILINE)
+    assert words == [
+        "-- Head.", "-- Own.", "CREATE TABLE {prefix}tries", "SELECT 2;", "SELECT 3;", "SELECT 4;", "SELECT 1;",
+        "CREATE VIEW {prefix}activity", "SELECT '5;';",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"belong to no statement: \[\('after', 'none'\)\]"):
+        store_sql._definitions(SQLITE, DEFINED, ["-- after: none\nSELECT 1;"])
+
+
+@pytest.mark.parametrize("dialect", EVERY, ids=lambda dialect: dialect.name)
+def test_every_migration_says_what_it_is_compatible_from(dialect: Dialect) -> None:
+    for number, _, text in store_sql.load_migrations(dialect):
+        assert re.match(r"-- compatible from: \d+\n", text), number
+        bare = re.sub(r"--[^\n]*|'(?:[^']|'')*'", "", text)
+        left = set(re.findall(r"\{[a-z_ ./]+\}", bare)) - {"{schema}", "{prefix}", "{now}", "{place}"}
+        assert left == set(), "left as it is"
+
+
 def test_every_file_is_read() -> None:
     folder = Path(str(store_sql.FOLDER))
     read = {*store_sql.FILES, "roles.sql"}

@@ -22,7 +22,6 @@ from tests.support.overloads import USED, overloads
 
 pytestmark = pytest.mark.empty
 
-PACKAGE = "stepfast.store.postgres"
 GRAMMAR = {"ALL", "ANY", "ARRAY", "COALESCE", "GREATEST", "LEAST", "NULLIF", "ROW", "VALUES", "EXISTS"}
 """What stands in capitals before a parenthesis and is no function."""
 THEIRS = '"$user", public'
@@ -33,7 +32,7 @@ def texts() -> dict[str, str]:
     """Every statement as it is written, and every migration."""
     words = {"schema": '"stepfast"', "now": "clock_timestamp()", "standing": standing_columns()}
     found = load_all(POSTGRES, words)
-    return found | {name: text for _, name, text in load_migrations(PACKAGE)}
+    return found | {name: text for _, name, text in load_migrations(POSTGRES)}
 
 
 def bare(sql: str) -> str:

@@ -14,6 +14,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
+from stepfast.store.dialects import SQLITE
 from stepfast.store.sql import load_migrations, split_statements
 from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import Rows
@@ -65,7 +66,7 @@ async def test_twenty_may_migrate_at_once(stores: Stores) -> None:
 def test_eight_processes_may_create_one_file_at_once(sqlite_url: str) -> None:
     """Also the switch of the file to WAL is raced for."""
     answers = crowd(8, MIGRATE, sqlite_url)
-    known = len(list(load_migrations("stepfast.store.sqlite")))
+    known = len(list(load_migrations(SQLITE)))
     assert sorted(out.strip() for out in answers) == ["0 []"] * 7 + [f"{known} []"]
 
 

@@ -27,6 +27,14 @@ columns. In its text:
     Of values that are not NULL.
 ``{wide} … {/wide}``
     The columns of a result that may have hundreds of rows: SQLite returns them as one text.
+
+Migrations (``store/sql/migrations``) are written in it too. Columns have the types of Postgres, and ``varchar(200)``: a
+text that may be in an index, as long as that in characters where a database needs to know. Names of indexes are written
+as they are. ``{json c}``, ``{time c}`` and ``{seconds c}`` show a column in a view. What a database adds or replaces is
+in files of the same number in its own folder, in parts that say where they belong:
+
+``-- before: runs_readable``, ``-- after: runs``, ``-- instead of: runs_worker``, ``-- at the end``
+    Before, after or instead of the statement that makes the table, index or view of this name; after everything else.
 """
 
 from __future__ import annotations
@@ -39,7 +47,9 @@ TABLES = frozenset(
     {
         "meta", "definitions", "workers", "past_workers", "known_workers", "runs", "run_tags", "claims", "steps",
         "tries", "progress", "mailbox", "run_values", "sleeps", "activity", "queues", "queue_starts", "schedules",
-        "remote_steps", "audit", "dags_shown",
+        "remote_steps", "audit", "dags_shown", "runs_readable", "claims_readable", "steps_readable",
+        "activity_readable", "progress_readable", "values_readable", "workers_readable", "schedules_readable",
+        "audit_readable",
     }
 )  # fmt: skip
 """The tables and views that statements name."""
@@ -102,6 +112,10 @@ _WRITES = re.compile(r"^(INSERT|UPDATE|DELETE|\{update|\{delete)\b", re.MULTILIN
 _TARGET = re.compile(r"INSERT INTO \{(\w+)\}")
 
 
+_BUSY = "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05)"
+"""Of a table whose rows change often."""
+
+
 class Dialect:
     """How one database says what the language leaves open. What it does not say otherwise it says as Postgres does."""
 
@@ -113,9 +127,19 @@ class Dialect:
         "skip": "ON CONFLICT ({all}) DO NOTHING", "skip_any": "ON CONFLICT DO NOTHING",
         "upsert": "ON CONFLICT ({all}) DO UPDATE\nSET",
         "lock": "FOR NO KEY UPDATE OF {0}{skip}", "lock_all": "FOR UPDATE OF {0}{skip}",
+        "json": "{{schema}}.as_json({all})", "time": "to_timestamp(({all})::numeric / 1000.0)",
+        "seconds": "({all})::numeric / 1000.0",
     }  # fmt: skip
     """What becomes of a macro: ``{0}`` and ``{1}`` are its words, ``{all}`` is everything behind its name."""
     table = "{{schema}}.{0}"
+    index = "{0}"
+    types: ClassVar[dict[str, str]] = {"varchar": "text"}
+    """Types that have another name in this database; ``{0}`` is a length."""
+    storage: ClassVar[dict[str, str]] = {
+        "runs": _BUSY, "mailbox": _BUSY, "remote_steps": _BUSY,
+        "queue_starts": "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500)",
+    }  # fmt: skip
+    """What the definitions of tables end with."""
 
     def render(self, source: Source) -> Rendered:
         """The statement of this database. What is left in braces are words of a namespace or of the model."""
@@ -162,6 +186,24 @@ class Dialect:
         """Further words of macros."""
         return {}
 
+    def definition(self, text: str) -> str:
+        """A statement of a migration, with the comment before it. It has no arguments."""
+        text = _COLUMN.sub(lambda found: found["name"] + self._type(found), text) if _TABLE.search(text) else text
+        text = _INDEX.sub(lambda found: found[1] + self.index.format(found[2]), text)
+        if (found := _TABLE.search(text)) and (storage := self.storage.get(found[1], self.storage.get(""))):
+            text = f"{text} {storage}"
+        return self.render(Source((), text)).text
+
+    def _type(self, found: re.Match[str]) -> str:
+        kind = self.types.get(found["type"], found["type"]).format(found["length"])
+        rest = f"{kind}{found['rest']}"
+        comment = found["comment"]  # stays in its column, if there is room
+        return (
+            rest
+            if comment is None
+            else rest.ljust(len(found[0]) - len(found["name"]) - len(comment) - 1) + " " + comment
+        )
+
     def rows(self, name: str, source: Source, order: list[int]) -> str:
         """The rows of an argument as a table."""
         number, argument = source.argument(name)
@@ -205,6 +247,16 @@ def _first(number: int, source: Source) -> int:
     return 1 + sum(argument.width for argument in source.arguments[:number])
 
 
+_TABLE = re.compile(r"^CREATE TABLE \{(\w+)\}", re.MULTILINE)
+_INDEX = re.compile(r"^(CREATE (?:UNIQUE )?INDEX )(\w+)", re.MULTILINE)
+_COLUMN = re.compile(
+    r"^(?P<name> {4}[a-z_]+ +)(?P<type>uuid|text|varchar|bigint|integer|smallint|boolean)\b(?:\((?P<length>\d+)\))?"
+    r"(?P<rest>[^\n]*?)(?: *(?P<comment>--[^\n]*))?$",
+    re.MULTILINE,
+)
+"""A column in the definition of a table."""
+
+
 class Sqlite(Dialect):
     """SQLite. Rows that are written come as places, which ``execute_wide`` repeats; rows that are read, and lists, come
     as one JSON array: of values, or of arrays where there are several columns."""
@@ -212,9 +264,20 @@ class Sqlite(Dialect):
     name = "sqlite"
     macros: ClassVar[dict[str, str]] = Dialect.macros | {
         "least": "min", "greatest": "max", "same": "{0} IS {1}", "differs": "{0} IS NOT {1}",
-        "index": "INDEXED BY {{prefix}}{0}", "lock": "", "lock_all": "",
+        "index": "INDEXED BY {{prefix}}{0}", "lock": "", "lock_all": "", "json": "{all}",
+        "time": "strftime('%Y-%m-%d %H:%M:%f', ({all}) / 1000.0, 'unixepoch')", "seconds": "({all}) / 1000.0",
     }  # fmt: skip
     table = "{{prefix}}{0}"
+    index = "{{prefix}}{0}"
+    types: ClassVar[dict[str, str]] = {
+        "uuid": "TEXT", "text": "TEXT", "varchar": "TEXT", "bigint": "INTEGER", "integer": "INTEGER",
+        "smallint": "INTEGER", "boolean": "INTEGER",
+    }  # fmt: skip
+    storage: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("past_workers", "run_tags", "claims", "steps", "tries", "progress", "mailbox", "run_values", "remote_steps",
+         "queues", "queue_starts", "audit"),
+        "WITHOUT ROWID",
+    )  # fmt: skip
 
     def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
         """A numbered place; rows have one."""
@@ -244,6 +307,7 @@ _RESERVED = "key|undo|row|rows|before|after|rank|groups|first|last|lag"
 """Names of columns that are words of the language in one of its versions."""
 
 
+_PARTIAL = re.compile(r"\s+WHERE .*", re.DOTALL)
 _NO_CHANGE = "ON DUPLICATE KEY UPDATE {target}.{0} = {target}.{0}"
 
 
@@ -259,13 +323,22 @@ class Mysql(Dialect):
         "once": "AS", "new": "VALUES({0})", "same": "{0} <=> {1}", "differs": "NOT ({0} <=> {1})",
         "index": "FORCE INDEX ({0})", "skip": _NO_CHANGE, "skip_any": _NO_CHANGE,
         "upsert": "ON DUPLICATE KEY UPDATE", "lock": "FOR UPDATE{skip}", "lock_all": "FOR UPDATE{skip}",
+        "json": "{all}", "time": "FROM_UNIXTIME(({all}) / 1000.0)", "seconds": "({all}) / 1000.0",
     }  # fmt: skip
     table = "{{prefix}}{0}"
     types: ClassVar[dict[str, str]] = {
         "uuid": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
         "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "varchar": "VARCHAR({0}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "boolean": "TINYINT",
     }
+    storage: ClassVar[dict[str, str]] = {"": "ENGINE = InnoDB"}
+
+    def definition(self, text: str) -> str:
+        """Without conditions of indexes: there are no partial ones. A unique index admits any number of NULLs."""
+        if _INDEX.search(text):
+            text = _PARTIAL.sub("", text)
+        return super().definition(text).replace("%%", "%")
 
     def render(self, source: Source) -> Rendered:
         """The statement, and the order of its arguments."""

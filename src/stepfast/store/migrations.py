@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..errors import SchemaError
 from .answers import SchemaState
+from .dialects import Dialect
 from .sql import fill, load_migrations
 
 
@@ -23,10 +24,10 @@ class Migration(NamedTuple):
     compatible_from: int
 
 
-def migrations(package: str, words: dict[str, str]) -> list[Migration]:
+def migrations(dialect: Dialect, words: dict[str, str]) -> list[Migration]:
     """Every migration this code knows, in order."""
     result = []
-    for number, name, text in load_migrations(package):
+    for number, name, text in load_migrations(dialect):
         match = re.match(r"-- compatible from: (\d+)\n", text)
         if match is None:
             raise SchemaError(f"migration {number:04}_{name} does not say what it is compatible from")
@@ -38,8 +39,8 @@ _MADE = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) ([^\s(]+)", r
 
 
 OTHERWISE_MADE = (
-    "run `stepfast migrate`. If it finds nothing to do, a newer Stepfast has made them (update it here), or somebody "
-    "has changed them by hand (restore what is missing)"
+    "run `stepfast migrate`. If it finds nothing to do, a newer Stepfast has made them (update it here), or they were "
+    "changed by hand (restore what is missing)"
 )
 """What to do where a statement met tables that it does not know."""
 

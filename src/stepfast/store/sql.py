@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import pairwise
@@ -115,13 +115,42 @@ def sources(dialect: Dialect) -> dict[str, Source]:
     return every
 
 
-def load_migrations(package: str) -> Iterator[tuple[int, str, str]]:
-    """(number, name, text) of every migration, in order."""
-    folder = resources.files(package) / "migrations"
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if file.name.endswith(".sql"):
-            number, _, rest = file.name.partition("_")
-            yield int(number), rest.removesuffix(".sql"), file.read_text(encoding="utf-8")
+def load_migrations(dialect: Dialect) -> Iterator[tuple[int, str, str]]:
+    """(number, name, text) of every migration, in order, as a database has it. Words of a namespace are left."""
+    folder = FOLDER / dialect.name / "migrations"
+    own = sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
+    for file in sorted((FOLDER / "migrations").iterdir(), key=lambda entry: entry.name):
+        number, _, rest = file.name.partition("_")
+        parts = [entry.read_text(encoding="utf-8") for entry in own if entry.name.startswith(f"{number}_")]
+        text = _definitions(dialect, file.read_text(encoding="utf-8"), parts)
+        yield int(number), rest.removesuffix(".sql"), text
+
+
+_PART = re.compile(r"^-- (?:(before|after|instead of): (\w+)|at the end)\n", re.MULTILINE)
+"""Where a part of a migration belongs that only one database has."""
+_MAKES = re.compile(r"^CREATE (?:TABLE|VIEW|(?:UNIQUE )?INDEX) \{?(\w+)", re.MULTILINE)
+
+
+def _definitions(dialect: Dialect, text: str, own: Iterable[str]) -> str:
+    """A migration with the parts of one database. Each file begins with what is to be known about it."""
+    heads, places = [text.partition("\n\n")[0]], dict[tuple[str, str], str]()
+    for file in own:
+        head, *parts = _PART.split(file)
+        heads.append(head.strip())
+        for where, name, part in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            place = (where or "at the end", name or "")
+            places[place] = places.get(place, "") + part.strip() + "\n"
+    done: list[str] = []
+    for statement in split_statements(text.partition("\n\n")[2]):
+        made = _MAKES.search(statement)
+        name = made[1] if made else ""
+        done += split_statements(places.pop(("before", name), ""))
+        done += split_statements(places.pop(("instead of", name), statement))
+        done += split_statements(places.pop(("after", name), ""))
+    done += split_statements(places.pop(("at the end", ""), ""))
+    if places:
+        raise ValueError(f"parts of a migration of {dialect.name} that belong to no statement: {sorted(places)}")
+    return "\n\n".join([*filter(None, heads), *(f"{dialect.definition(each)};" for each in done)]) + "\n"
 
 
 def fill(text: str, words: dict[str, str]) -> str:
@@ -131,18 +160,12 @@ def fill(text: str, words: dict[str, str]) -> str:
     return text
 
 
-def split_script(text: str) -> list[str]:
-    """The statements of a migration. Migrations keep semicolons at line ends for this purpose only."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-    return [part.strip() for part in re.split(r";[ \t]*(?:--[^\n]*)?(?:\n|$)", "\n".join(lines)) if part.strip()]
-
-
 _PIECE = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\"[^\"]*\"|(\$\w*\$).*?\1|;", re.DOTALL)
 """What a semicolon may stand in without ending a statement, and the semicolon that does."""
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a Postgres script, also where bodies of functions, texts and comments have semicolons."""
+    """The statements of a script, also where bodies of functions, texts and comments have semicolons."""
     ends = [0, *(piece.end() for piece in _PIECE.finditer(text) if piece[0] == ";"), len(text)]
     parts = [text[start:end].strip().removesuffix(";") for start, end in pairwise(ends)]
     return [part for part in parts if re.sub(r"--[^\n]*", "", part).strip()]

@@ -213,7 +213,6 @@ class Sweeps:
         return [Beat(str(row[0]), *row[1:]) for row in await self._kept.fetch(self._sql["beats"], worker)]
 
 
-_PACKAGE = __package__ or ""
 _EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
 _NOW = f"({_EPOCH} * 1000::double precision)::bigint"
 _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
@@ -257,7 +256,7 @@ class PostgresStore(Store):
         self._owns_pool = pool is None
         self._only_leaves = False
         """Whether our user may insert mail, but change no run."""
-        known = [migration._replace(text=qualify(migration.text)) for migration in migrations(_PACKAGE, words)]
+        known = [migration._replace(text=qualify(migration.text)) for migration in migrations(POSTGRES, words)]
         self._roles = Roles(namespace, words["schema"], known)
         self._schema = Schema(words["schema"], known, self._sql, self._roles)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)

@@ -9,7 +9,7 @@ import time
 from ...errors import ConfigurationError
 from ..answers import Check, SchemaState
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
-from ..sql import split_script
+from ..sql import split_statements
 
 
 class Schema:
@@ -34,7 +34,7 @@ class Schema:
         refuse_too_new(state)
         for migration in due(self._known, state):
             # Statement by statement: executescript() would commit first.
-            for statement in split_script(migration.text):
+            for statement in split_statements(migration.text):
                 database.execute(statement)
             for item in meta_of(migration).items():
                 database.execute(self._sql["put_meta"], item)

@@ -240,7 +240,6 @@ def beats(database: sqlite3.Connection, sql: dict[str, str], worker: str) -> lis
     return [Beat(*row) for row in database.execute(sql["beats"], (worker,))]
 
 
-_PACKAGE = __package__ or ""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 """Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
@@ -288,7 +287,7 @@ class SqliteStore(Store):
             "/wide": "))",
         }
         self._sql = for_this_sqlite(load_all(SQLITE, words))
-        self._schema = Schema(migrations(_PACKAGE, words), self._sql)
+        self._schema = Schema(migrations(SQLITE, words), self._sql)
         self._claims = Claims(self._sql, settings)
         self._bell = Bell()
         self._writer: Writer | None = None

@@ -16,7 +16,7 @@ SELECT {now} AS now_ms,
             AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
             AND dag_id IS NULL LIMIT ?1)) AS compensating,
        (SELECT min(visible_at) FROM {prefix}runs WHERE visible_at IS NOT NULL) AS next_due,
-       (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE delivered = 0 LIMIT ?1)) AS undelivered;
+       (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE NOT delivered LIMIT ?1)) AS undelivered;
 
 -- name: census_queues
 -- How many runs are ready in each queue, ?1 at most, and for how many microseconds its first run has been. The lanes

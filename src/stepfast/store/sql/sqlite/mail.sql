@@ -52,7 +52,7 @@ ON CONFLICT DO NOTHING;
 -- The oldest mail that was only inserted, and whose run is there.
 SELECT json_group_array(json_array(run_id, id)) FROM (
     SELECT m.run_id, m.id FROM {prefix}mailbox AS m INDEXED BY {prefix}mailbox_undelivered
-    WHERE m.delivered = 0 AND EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = m.run_id)
+    WHERE NOT m.delivered AND EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = m.run_id)
     ORDER BY m.sent_at, m.run_id, m.id LIMIT ?
 );
 
@@ -66,7 +66,7 @@ WITH RECURSIVE chain AS (
 )
 SELECT m.run_id, m.id
 FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.id AND r.reason = 'continued'
-CROSS JOIN {prefix}mailbox AS m ON m.run_id = c.id AND m.delivered = 0;
+CROSS JOIN {prefix}mailbox AS m ON m.run_id = c.id AND NOT m.delivered;
 
 -- name: still_undelivered
 -- What of this mail ([run, mail] of each) is to be delivered: one row for each run, which says where it stands.
@@ -74,7 +74,7 @@ SELECT json_group_array(json_array(json(b.ids), json(b.kinds), {now}, {standing}
 FROM (SELECT m.run_id, json_group_array(m.id) AS ids, json_group_array(m.kind) AS kinds
       FROM json_each(?) AS u
       CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(u.value, '$[0]') AND m.id = json_extract(u.value, '$[1]')
-      WHERE m.delivered = 0
+      WHERE NOT m.delivered
       GROUP BY m.run_id) AS b
 CROSS JOIN {prefix}runs AS r ON r.id = b.run_id;
 
@@ -82,7 +82,7 @@ CROSS JOIN {prefix}runs AS r ON r.id = b.run_id;
 -- Mail that was never delivered to a run that is gone by now.
 DELETE FROM {prefix}mailbox WHERE (run_id, id) IN (
     SELECT m.run_id, m.id FROM {prefix}mailbox AS m INDEXED BY {prefix}mailbox_undelivered
-    WHERE m.delivered = 0 AND NOT EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = m.run_id)
+    WHERE NOT m.delivered AND NOT EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = m.run_id)
     ORDER BY m.sent_at LIMIT ?
 )
 RETURNING 1;

@@ -6,7 +6,7 @@
 SELECT {schedule}, {now} FROM {prefix}schedules AS s
 WHERE s.name IN (
     SELECT name FROM (
-        SELECT name FROM {prefix}schedules WHERE due_at IS NOT NULL AND declared = 0 AND due_at <= {now}
+        SELECT name FROM {prefix}schedules WHERE due_at IS NOT NULL AND NOT declared AND due_at <= {now}
         ORDER BY due_at LIMIT ?2)
     UNION ALL
     SELECT name FROM {prefix}schedules
@@ -15,4 +15,4 @@ ORDER BY s.due_at LIMIT ?2;
 
 -- name: wake_schedules
 -- There was no worker that could have started these: what has passed by now was missed.
-UPDATE {prefix}schedules SET woken_at = {now} WHERE declared = 0 AND next_at <= {now} RETURNING name;
+UPDATE {prefix}schedules SET woken_at = {now} WHERE NOT declared AND next_at <= {now} RETURNING name;

@@ -5,9 +5,9 @@
 -- which the worker's own declares.
 SELECT {now},
        (SELECT min(visible_at) FROM {prefix}runs WHERE visible_at IS NOT NULL),
-       EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE delivered = 0),
+       EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE NOT delivered),
        (SELECT min(due_at) FROM (
-            SELECT min(due_at) AS due_at FROM {prefix}schedules WHERE due_at IS NOT NULL AND declared = 0
+            SELECT min(due_at) AS due_at FROM {prefix}schedules WHERE due_at IS NOT NULL AND NOT declared
             UNION ALL
             SELECT due_at FROM {prefix}schedules WHERE declared = 1 AND name IN (SELECT value FROM json_each(?)))),
        (SELECT min(due_at) FROM {prefix}remote_steps INDEXED BY {prefix}remote_steps_due WHERE due_at IS NOT NULL);

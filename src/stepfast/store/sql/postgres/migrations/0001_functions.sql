@@ -1,5 +1,4 @@
--- compatible from: 1
---
+-- at the end
 -- From SQL: a caller without Python (a trigger, a script, a program in another language) starts, signals, cancels,
 -- resumes and reschedules runs by five functions, as part of the transaction that calls them. A sixth, `find`, gives the
 -- run that has a key.

@@ -1,15 +1,4 @@
--- compatible from: 1
---
--- What observers send along with a start, a signal or a remote step, so that a trace goes on where it is taken up: JSON, an
--- object of short texts, as HTTP headers would have them. Null wherever nobody observes.
---
---   runs.trace          of whoever started the run; when a worker lets go of it, also of what the worker saw of it.
---   mailbox.trace       of whoever sent a signal.
---   remote_steps.trace  of the run that sends the step, for transports that have room for it.
-
-ALTER TABLE {schema}.runs ADD COLUMN trace text;
-ALTER TABLE {schema}.mailbox ADD COLUMN trace text;
-ALTER TABLE {schema}.remote_steps ADD COLUMN trace text;
+-- at the end
 
 -- What no row may hold, whichever hand writes it: times that no calendar has, spans beyond three thousand years, counts
 -- below zero where none can be, or near the end of their type. One such number would make a sum overflow, and with it the
