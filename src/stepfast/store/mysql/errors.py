@@ -1,7 +1,7 @@
 """What an error of MariaDB, MySQL or their drivers means to us, decided by its number.
 
 The same three families as on Postgres. Some errors speak of the data that was sent, and refuse it. Some speak of what
-an operator has to set right: rights, tables. All others are about the server as it is at the moment, and are ridden out.
+an operator has to repair: rights, tables. All others are about the server as it is at the moment, and are ridden out.
 """
 
 from __future__ import annotations

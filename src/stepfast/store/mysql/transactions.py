@@ -1,7 +1,7 @@
 """Everything of ours on MariaDB and MySQL that is begun and must be ended: transactions, and connections out of a pool.
 
 As on Postgres, a connection about which anything is doubtful is dropped: the server then rolls back by itself, and the
-pool makes a new one. A cancellation comes through, also where an error is met on the way out, and also if the driver has
+pool makes a new one. A cancellation comes through, also past an error on the way out, and also if the driver has
 swallowed it: before Python 3.12 ``asyncio.wait_for``, which it reads with, does so when the answer is there already.
 """
 
@@ -30,7 +30,7 @@ _PAUSE = 0.002
 
 @contextlib.asynccontextmanager
 async def transaction(connection: Any, ours: bool = False, longest_ms: int | None = None) -> AsyncIterator[None]:
-    """A transaction in which each statement sees what was committed before it, also where another isolation is usual: by
+    """A transaction in which each statement sees what was committed before it, also where others are usual: by
     default MySQL would lock the gaps between rows as well, and workers would wait for each other. Sessions of ``ours``
     are set so already. If it is said how many milliseconds it may wait for a lock, here or in the context
     (``store/lock_timeout.py``), it is refused after so long; the server counts in seconds."""
