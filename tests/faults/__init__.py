@@ -1,1 +1,1 @@
-"""Storms: real processes killed, stopped and cut off, and a checker that finds what went wrong."""
+"""Storms: real processes killed, stopped and cut off, which tests/judge judges afterwards."""

@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 
 from stepfast.model.urls import parse_url
-from tests.faults.evidence import Evidence, Letter, Move, Row, Run, Step, Try, Write
+from tests.judge.evidence import Evidence, Letter, Move, Row, Run, Step, Try, Write
 
 _MOVE = ("run", "claim", "old_claim", "status", "old_status", "worker", "old_worker", "attempt", "old_attempt",
          "losses", "old_losses", "due", "wakes", "ends", "asked")  # fmt: skip

@@ -16,7 +16,7 @@ import asyncpg
 
 from stepfast import DatabaseUnavailable, InvalidState, Stepfast
 from tests.faults.composing import LISTENERS
-from tests.faults.ledger import Ledger, now
+from tests.judge.ledger import Ledger, now
 
 TROUBLE = (
     DatabaseUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError,

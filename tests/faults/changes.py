@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -31,9 +30,8 @@ from stepfast.store.postgres.store import PostgresStore
 from stepfast.store.sqlite import flush as sqlite_flushing
 from stepfast.store.sqlite.store import SqliteStore
 from stepfast.worker import heartbeat
-from stepfast.worker.worker import Worker
 from tests.faults.composing import STOP
-from tests.faults.ledger import Ledger, now
+from tests.judge.ledger import Ledger, now
 
 Arguments = dict[str, Any]
 
@@ -328,22 +326,3 @@ def without_bar(_: Arguments) -> None:
 def without_reverse(_: Arguments) -> None:
     """What was done first is undone first."""
     compensation.sorted = lambda items, key, reverse: sorted(items, key=key)  # type: ignore[attr-defined]
-
-
-def tell_tasks(_: Arguments) -> None:
-    """For a diagnosis: SIGUSR1 makes the process write where each of its tasks stands."""
-
-    def tell(*_: object) -> None:
-        for task in asyncio.all_tasks(loops[0]):
-            task.print_stack(limit=6, file=sys.stderr)
-        sys.stderr.flush()
-
-    loops: list[asyncio.AbstractEventLoop] = []
-    run = Worker.start
-
-    async def start(self: Worker) -> None:
-        loops.append(asyncio.get_running_loop())
-        await run(self)
-
-    Worker.start = start  # type: ignore[method-assign]
-    signal.signal(signal.SIGUSR1, tell)

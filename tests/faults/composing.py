@@ -16,8 +16,8 @@ from stepfast import Backoff, ChildFailed, Context, SignalTimeout, Stepfast, Syn
 from stepfast.engine.call import DurableCall
 from stepfast.engine.context import ContextBase
 from tests.faults.audit import Database
-from tests.faults.evidence import ASKS, RAISES, RETURNS, Place
-from tests.faults.ledger import Ledger, now
+from tests.judge.evidence import ASKS, RAISES, RETURNS, Place
+from tests.judge.ledger import Ledger, now
 
 AT_ONCE = Backoff(base=0.02, factor=1, max=0.02)
 RELEASED = Backoff(base=0.5, factor=1, max=0.5)

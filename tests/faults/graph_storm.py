@@ -6,45 +6,31 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import time
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 from stepfast import InvalidState
 from tests.faults.bystanders import TROUBLE, wish
-from tests.faults.graph_rules import DagStepRow, GraphAct, Scene, check, tell
 from tests.faults.graphs import ACTS, graphs_of, start_one
-from tests.faults.storm import SETTLE, TOTALS, Storm, every, meanwhile
+from tests.faults.storm import UNFINISHED, Storm, every, meanwhile
+from tests.judge.dags import DagStepRow, GraphAct, Scene, check, tell
 
 ANSWERS = "graph answers"
 LEASE = 2.0
-ENOUGH = 20
-"""So many dag runs are a storm."""
-
-_UNFINISHED = "status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')"
 
 
 class GraphStorm(Storm):
     """A storm over dag runs only."""
 
+    enough, most_open, at_once, pause = 20, 60, 3, 0.05
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.graphs = graphs_of(self.app)
 
-    async def start(self, count: int, pause: float = 0.05) -> None:
-        starts = (start_one(self.app, self.ledger, self.graphs, pause) for _ in range(count))
-        for run in await asyncio.gather(*starts):
-            if run is not None:
-                self.watch(run)
-
-    async def keep_starting(self, seconds: float, each: int = 3, pause: float = 0.05) -> None:
-        """For a time, and until they are enough for a storm, however slow the machine."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until or (len(self._watched) < ENOUGH and time.monotonic() < until + SETTLE):
-            if len(self._watched) - len(self._seen) < 60:
-                await self.start(each, pause)
-            await asyncio.sleep(0.1)
+    async def start_one(self) -> Any:
+        return await start_one(self.app, self.ledger, self.graphs, self.pause)
 
     async def kill_one(self) -> None:
         """Half of the time one that is undoing something, if there is any."""
@@ -66,7 +52,7 @@ class GraphStorm(Storm):
         told: set[tuple[str, str]] = set()
         while True:
             rows = await self.database.fetch(
-                f"SELECT id FROM [runs] WHERE workflow = 'gated' AND dag_id IS NULL AND {_UNFINISHED}"
+                f"SELECT id FROM [runs] WHERE workflow = 'gated' AND dag_id IS NULL AND {UNFINISHED}"
             )
             for (run_id,) in rows:
                 for name in ("gate", "hurry", "hint"):
@@ -90,7 +76,7 @@ class GraphStorm(Storm):
             await asyncio.sleep(random.random() * 0.5)
             first = random.choice(("worker IS NULL, ", "", "", ""))
             rows = await self.database.fetch(
-                f"SELECT id FROM [runs] WHERE dag_id IS NULL AND {_UNFINISHED} ORDER BY {first}random() LIMIT 1"
+                f"SELECT id FROM [runs] WHERE dag_id IS NULL AND {UNFINISHED} ORDER BY {first}random() LIMIT 1"
             )
             for (run_id,) in rows:
                 await wish(self.app, self.ledger, str(run_id), "cancel")
@@ -99,7 +85,7 @@ class GraphStorm(Storm):
         """One who pauses runs, and resumes some of them."""
         while True:
             await asyncio.sleep(random.random() * 0.2)
-            for run_id in await self._some(_UNFINISHED):
+            for run_id in await self._some(UNFINISHED):
                 await wish(self.app, self.ledger, run_id, "pause")
             for run_id in await self._some("status = 'paused'"):
                 await wish(self.app, self.ledger, run_id, "resume")
@@ -129,9 +115,6 @@ class GraphStorm(Storm):
                 await wish(self.app, self.ledger, str(run_id), "resume")
             await asyncio.sleep(0.1)
 
-    async def _unfinished(self) -> int:
-        return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {_UNFINISHED}"))[0][0])
-
     async def scene(self) -> Scene:
         """Everything there is to know."""
         dag_steps = await self.database.fetch("SELECT id, dag_id, dag_step FROM [runs] WHERE dag_id IS NOT NULL")
@@ -148,12 +131,8 @@ class GraphStorm(Storm):
         await self.settle()
         await asyncio.sleep(0.5)
         scene = await self.scene()
-        violations = check(scene)
-        TOTALS.update(scene.count())
-        TOTALS["violations"] += len(violations)
-        assert not violations, tell(scene, violations)
+        self.judge_by(check(scene), scene.count(), lambda found: tell(scene, found))
         assert len(scene.runs) >= runs, f"a storm over {len(scene.runs)} runs is none"
-        self.check_workers()
         return scene
 
 
@@ -164,7 +143,7 @@ async def kills(url: str, folder: Path, seconds: float) -> Scene:
         await storm.launch_ready(program="start graphs")
         async with meanwhile(every(0.8, storm.kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        return await storm.judge(runs=ENOUGH)
+        return await storm.judge(runs=storm.enough)
 
 
 async def hostile(url: str, folder: Path, seconds: float) -> Scene:

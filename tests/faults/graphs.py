@@ -1,5 +1,5 @@
 """The storms over declared graphs: dags of several shapes, whose fate is part of their input, and the ledger of what
-their steps and undos did. The rules are in graph_rules.py.
+their steps and undos did. The rules are in tests/judge/dags.py.
 
 The fate says which steps fail for good (unless somebody mends them before they are tried again), which fail with an
 error that is caught, which are not wanted, and which cannot be undone. Whether a flaky step or undo fails this time is
@@ -19,9 +19,9 @@ from stepfast import Backoff, NonRetryableError, Stepfast, step
 from stepfast.engine.dag import Dag
 from stepfast.model.graph import APPROVAL, Graph
 from tests.faults.bystanders import TROUBLE, own_transaction
-from tests.faults.evidence import RAISES, RETURNS
-from tests.faults.graph_rules import BREAKS, INNER, STEP, STRAYS, UNDO, WHEN
-from tests.faults.ledger import Ledger, now
+from tests.judge.dags import BREAKS, INNER, STEP, STRAYS, UNDO, WHEN
+from tests.judge.evidence import RAISES, RETURNS
+from tests.judge.ledger import Ledger, now
 
 AT_ONCE = Backoff(base=0.02, factor=1, max=0.02)
 RELEASED = Backoff(base=0.4, factor=1, max=0.4)

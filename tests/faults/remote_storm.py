@@ -22,27 +22,25 @@ from stepfast.remote import SqlTransport
 from stepfast.settings import Settings
 from tests.faults import remote_workload
 from tests.faults.bystanders import TROUBLE, wish
-from tests.faults.remote_rules import RemoteRow, RemoteScene, Served, check, tell
 from tests.faults.remote_workload import GROUP, MIX, SERVED
-from tests.faults.storm import SETTLE, TOTALS, Process, Storm, every, meanwhile
+from tests.faults.storm import SETTLE, TOTALS, UNFINISHED, Process, Storm, every, meanwhile
 from tests.faults.storms import cut, lose_replies, stall
 from tests.interop.packages import node, node_folder, python_folder
+from tests.judge.remote import RemoteRow, RemoteScene, Served, check, tell
 from tests.remote.tables import Tables
 from tests.support.proxy import Proxy
 
 LEASE = 2.0
-ENOUGH = 10
-"""So many runs are a storm."""
 OURS, NODE, PYTHON = "stepfast", "node", "python"
 
 _ENDED = "status IN ('failed', 'cancelled') AND dag_id IS NULL"
-_UNFINISHED = "status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')"
 
 
 class RemoteStorm(Storm):
     """A storm over runs with remote steps. ``transport`` names another database that these go over."""
 
     programs = "tests.faults.remote_workload"
+    enough, most_open, at_once = 10, 60, 6
 
     def __init__(
         self,
@@ -142,22 +140,11 @@ class RemoteStorm(Storm):
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
-    async def start(self, count: int, pause: float = 0.02) -> None:
-        async def start() -> None:
-            [workflow] = random.choices(list(MIX), list(MIX.values()))
-            with contextlib.suppress(*TROUBLE):
-                run = await self.app.start(workflow, pause)
-                self.acknowledge(run, workflow)
-
-        await asyncio.gather(*(start() for _ in range(count)))
-
-    async def keep_starting(self, seconds: float, each: int = 6, pause: float = 0.02) -> None:
-        """For a time, and until they are enough for a storm, however slow the machine."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until or (len(self._watched) < ENOUGH and time.monotonic() < until + SETTLE):
-            if len(self._watched) - len(self._seen) < 60:
-                await self.start(each, pause)
-            await asyncio.sleep(0.1)
+    async def start_one(self) -> Any:
+        [workflow] = random.choices(list(MIX), list(MIX.values()))
+        with contextlib.suppress(*TROUBLE):
+            run = await self.app.start(workflow, self.pause)
+            self.acknowledge(run, workflow)
 
     def bystanders(self) -> list[Awaitable[None]]:
         return [self._meddle(), self._retry(), self.supervise()]
@@ -185,13 +172,10 @@ class RemoteStorm(Storm):
                     await wish(self.app, self.ledger, str(run_id), "retry")
 
     async def _some_unfinished(self) -> list[str]:
-        some = f"SELECT id FROM [runs] WHERE dag_id IS NULL AND {_UNFINISHED} ORDER BY random() LIMIT 3"
+        some = f"SELECT id FROM [runs] WHERE dag_id IS NULL AND {UNFINISHED} ORDER BY random() LIMIT 3"
         with contextlib.suppress(*TROUBLE):
             return [str(run_id) for (run_id,) in await self.database.fetch(some)]
         return []
-
-    async def _unfinished(self) -> int:
-        return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {_UNFINISHED}"))[0][0])
 
     async def _let_go(self) -> None:
         """Nobody is held any more, and every group is served."""
@@ -244,12 +228,8 @@ class RemoteStorm(Storm):
         await self.settle(patience)
         await self.until_tidy()
         scene = await self.scene()
-        violations = check(scene)
-        TOTALS.update(scene.count())
-        TOTALS["violations"] += len(violations)
-        assert not violations, tell(scene, violations)
+        self.judge_by(check(scene), scene.count(), lambda found: tell(scene, found))
         assert len(scene.evidence.runs) >= runs, f"a storm over {len(scene.evidence.runs)} runs is none"
-        self.check_workers()
         ours = [process for process, maker in self.servers.items() if maker == OURS]
         assert all(process.alive for process in ours), "a remote worker ended by itself"
         return scene
@@ -265,7 +245,7 @@ async def kills(
         faults = (every(pace * 1.5, storm.kill_worker), every(pace, storm.kill_server))
         async with meanwhile(*faults, *storm.bystanders()):
             await storm.keep_starting(seconds)
-        return await storm.judge(runs=ENOUGH)
+        return await storm.judge(runs=storm.enough)
 
 
 async def a_kill_each(url: str, folder: Path) -> RemoteScene:
@@ -303,7 +283,7 @@ async def bad_network(
         await storm.gather(makers)
         async with meanwhile(*faults, *storm.bystanders()):
             await storm.keep_starting(seconds)
-        return await storm.judge(runs=ENOUGH)
+        return await storm.judge(runs=storm.enough)
 
 
 async def restarts(
@@ -323,7 +303,7 @@ async def restarts(
 
         async with meanwhile(*storm.bystanders()):
             await asyncio.gather(again_and_again(), storm.keep_starting(seconds))
-        return await storm.judge(runs=ENOUGH)
+        return await storm.judge(runs=storm.enough)
 
 
 def _proxy(url: str, protocol: Literal["postgres", "raw"] = "postgres") -> Proxy:

@@ -33,8 +33,8 @@ from stepfast import (
 from stepfast.errors import RemoteTimeout
 from stepfast.remote import FatalError, RemoteWorker, SqlTransport
 from stepfast.settings import Settings
-from tests.faults.ledger import Ledger, now
 from tests.faults.workload import die_with_the_parent, work
+from tests.judge.ledger import Ledger, now
 
 SERVED, GROUP = "served", "storm"
 LATE = "late"

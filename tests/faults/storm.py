@@ -22,22 +22,19 @@ from stepfast.settings import Settings
 from tests.faults import composing
 from tests.faults.audit import Database
 from tests.faults.bystanders import TROUBLE, Sender, keep_meddling, keep_signalling, wish
-from tests.faults.checker import check, false_losses
-from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault, Seen
-from tests.faults.ledger import Ledger, now
-from tests.faults.story import tell
 from tests.faults.workload import CULPRITS, MAY_FAIL, MOMENT, make_app, start_one
+from tests.judge.cases import Violation
+from tests.judge.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault, Seen
+from tests.judge.ledger import Ledger, now
+from tests.judge.runs import check, false_losses
+from tests.judge.story import tell
 from tests.support.nursery import Child, nursery
 
 ROOT = Path(__file__).resolve().parents[2]
-ENOUGH = 60
-"""Runs in a storm at least."""
-MOST_OPEN = 400
-"""Runs under way in a storm at most: on a slow machine more and more would wait, and be left to do afterwards."""
 SETTLE = float(os.environ.get("FAULT_PATIENCE", "60"))
 """Seconds after the last fault in which everything must have ended. Passing storms need a few."""
 
-_UNFINISHED = "status NOT IN ('completed', 'failed', 'cancelled', 'compensated')"
+UNFINISHED = "status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')"
 
 TOTALS: Counter[str] = Counter()
 """What all storms of this test process did, for the table at the end."""
@@ -89,6 +86,12 @@ class Storm:
 
     programs = "tests.faults.workload"
     """The module that processes run."""
+    enough = 60
+    """Runs in a storm at least."""
+    most_open = 400
+    """Runs under way at most: on a slow machine more and more would wait, and be left to do afterwards."""
+    at_once, pause = 10, 0.02
+    """How many runs are started together, and the pauses in their steps."""
 
     def __init__(
         self,
@@ -256,11 +259,15 @@ class Storm:
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
-    async def start(self, count: int, pause: float = 0.02) -> None:
+    async def start(self, count: int) -> None:
         """Start runs of every kind, and wait for their results in the background."""
-        for run in await asyncio.gather(*(start_one(self.app, self.ledger, 20, pause) for _ in range(count))):
+        for run in await asyncio.gather(*(self.start_one() for _ in range(count))):
             if run is not None:
                 self.watch(run)
+
+    async def start_one(self) -> Any:
+        """Start a run of a random kind; its handle, or None if the start did not return."""
+        return await start_one(self.app, self.ledger, 20, self.pause)
 
     async def start_some(self, workflow: str, count: int, input: float = 0.02) -> list[Any]:
         """Start runs of one kind."""
@@ -292,14 +299,14 @@ class Storm:
             self._watched.add(run.id)
             self._waiting.append(asyncio.create_task(self._wait_for(run)))
 
-    async def keep_starting(self, seconds: float, each: int = 10, pause: float = 0.02) -> None:
+    async def keep_starting(self, seconds: float) -> None:
         """Start runs for a time, and until they are enough for a storm, however slow the machine; a little faster than
         they are done, so that there is always something under way."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until or (len(self._watched) < ENOUGH and time.monotonic() < until + SETTLE):
+        while time.monotonic() < until or (len(self._watched) < self.enough and time.monotonic() < until + SETTLE):
             backlog = len(self._watched) - len(self._seen)
-            if backlog < MOST_OPEN:
-                await self.start(each, pause)
+            if backlog < self.most_open:
+                await self.start(self.at_once)
             await asyncio.sleep(0.05 if backlog < 150 else 0.3)
 
     async def keep_waking(self, pause: float = 0.03) -> None:
@@ -318,7 +325,7 @@ class Storm:
     async def _some_unfinished(self) -> list[str]:
         """A few runs that operators have a mind to meddle with; not while the database is away."""
         try:
-            rows = await self.database.fetch(f"SELECT id FROM [runs] WHERE {_UNFINISHED} ORDER BY random() LIMIT 3")
+            rows = await self.database.fetch(f"SELECT id FROM [runs] WHERE {UNFINISHED} ORDER BY random() LIMIT 3")
         except TROUBLE:
             return []
         return [str(run_id) for (run_id,) in rows]
@@ -360,13 +367,13 @@ class Storm:
         told: Counter[tuple[str, str]] = Counter()
         while True:
             held = await self.database.fetch(
-                f"SELECT id FROM [runs] WHERE {_UNFINISHED} AND (status = 'paused' OR asked = 'pause')"
+                f"SELECT id FROM [runs] WHERE {UNFINISHED} AND (status = 'paused' OR asked = 'pause')"
             )
             for (run_id,) in held:
                 await wish(self.app, self.ledger, str(run_id), "resume")
             names = ", ".join(f"'{name}'" for name in composing.LISTENERS)
             listening = await self.database.fetch(
-                f"SELECT id, workflow FROM [runs] WHERE {_UNFINISHED} AND workflow IN ({names})"
+                f"SELECT id, workflow FROM [runs] WHERE {UNFINISHED} AND workflow IN ({names})"
             )
             for run_id, workflow in listening:
                 for name in composing.LISTENERS[workflow]:
@@ -381,7 +388,7 @@ class Storm:
 
     async def _unfinished(self) -> int:
         """Runs that are not at their end: of starts that did not return, say."""
-        return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {_UNFINISHED}"))[0][0])
+        return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {UNFINISHED}"))[0][0])
 
     # -- the verdict -------------------------------------------------------------------------------------------------
 
@@ -411,13 +418,16 @@ class Storm:
         await self.settle()
         await asyncio.sleep(1)  # late threads come back now; nothing they do may change anything
         evidence = await self.evidence()
-        violations = check(evidence)
-        TOTALS.update(count(evidence))
-        TOTALS["violations"] += len(violations)
-        assert not violations, tell(evidence, violations)
+        self.judge_by(check(evidence), count(evidence), lambda found: tell(evidence, found))
         assert len(evidence.runs) >= runs, f"a storm over {len(evidence.runs)} runs is none"
-        self.check_workers()
         return evidence
+
+    def judge_by(self, violations: list[Violation], counted: Counter[str], tell: Callable[[Any], str]) -> None:
+        """Count what the storm went over; tell the story if there is one."""
+        TOTALS.update(counted)
+        TOTALS["violations"] += len(violations)
+        assert not violations, tell(violations)
+        self.check_workers()
 
     def check_workers(self) -> None:
         """Nobody who was not killed has ended or broken."""

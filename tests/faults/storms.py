@@ -7,12 +7,12 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from tests.faults import composing
-from tests.faults.storm import ENOUGH, TOTALS, Process, Storm, every, meanwhile
+from tests.faults.storm import TOTALS, Process, Storm, every, meanwhile
 from tests.support.false_time import off_by
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
@@ -20,6 +20,8 @@ from tests.support.small_disk import SmallDisk
 from tests.support.standby import Pair
 
 LEASE = 2.0
+OnServer = Callable[[PrivatePostgres, str, Path, float], Awaitable[None]]
+"""A storm over a server that may be crashed: its database, a folder for the ledger, and for how many seconds."""
 LONG_LEASE = 60.0
 """Longer than any trouble that is made: then nothing is excused, and every act must be accounted for as if nothing had
 happened."""
@@ -38,7 +40,7 @@ async def kills(url: str, folder: Path, seconds: float) -> None:
 
         async with meanwhile(every(1.0, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=ENOUGH)
+        await storm.verdict(runs=storm.enough)
 
 
 async def patience(url: str, folder: Path, seconds: float, *, kills: int = 8, workers: int = 3, runs: int = 40) -> None:
@@ -73,7 +75,7 @@ async def hostile(url: str, folder: Path, seconds: float) -> None:
 
         async with meanwhile(every(1.5, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=ENOUGH)
+        await storm.verdict(runs=storm.enough)
 
 
 async def zombies(url: str, folder: Path, seconds: float) -> None:
@@ -82,7 +84,7 @@ async def zombies(url: str, folder: Path, seconds: float) -> None:
         await storm.launch_ready(4)
         async with meanwhile(freeze_now_and_then(storm), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        evidence = await storm.verdict(runs=ENOUGH)
+        evidence = await storm.verdict(runs=storm.enough)
         # On SQLite a worker is often frozen between two turns at the lock, with nothing in hand: a short storm may pass
         # there without a loss.
         if url.startswith("postgresql") or seconds > 20:
@@ -116,7 +118,7 @@ async def crashes(server: PrivatePostgres, url: str, folder: Path, seconds: floa
         async with meanwhile(*storm.bystanders()):
             await asyncio.gather(until_over(seconds, every(1.5, restart)), storm.keep_starting(seconds))
         server.start()
-        await storm.verdict(runs=ENOUGH)
+        await storm.verdict(runs=storm.enough)
 
 
 def _restart(server: PrivatePostgres, crash: bool) -> None:
@@ -150,7 +152,7 @@ async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds:
 
         async with meanwhile(every(0.2, terminate), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=ENOUGH)
+        await storm.verdict(runs=storm.enough)
 
 
 async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
@@ -162,7 +164,7 @@ async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: 
             async with meanwhile(*faults, *storm.bystanders()):
                 await storm.keep_starting(seconds)
             proxy.resume()
-            await storm.verdict(runs=ENOUGH)
+            await storm.verdict(runs=storm.enough)
 
 
 def cut(proxy: Proxy) -> None:
@@ -221,7 +223,7 @@ async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: f
                 await asyncio.gather(until_over(seconds, every(7, restart)), storm.keep_starting(seconds))
             server.start()
             proxy.resume()
-            await storm.verdict(runs=ENOUGH)
+            await storm.verdict(runs=storm.enough)
 
 
 async def failovers(pair: Pair, url: str, folder: Path, seconds: float) -> None:
@@ -232,7 +234,7 @@ async def failovers(pair: Pair, url: str, folder: Path, seconds: float) -> None:
         await storm.launch_ready(program="start")
         async with meanwhile(*storm.bystanders()):
             await asyncio.gather(fail_over_again_and_again(pair, seconds), storm.keep_starting(seconds))
-        evidence = await storm.verdict(runs=ENOUGH)
+        evidence = await storm.verdict(runs=storm.enough)
         tell_of_pauses(pair.deaths, [write.at for write in evidence.writes])
 
 
@@ -276,7 +278,7 @@ async def full_disks(
 
         async with meanwhile(*storm.bystanders()):
             await asyncio.gather(fill_it_up(), storm.keep_starting(seconds))
-        await storm.verdict(runs=ENOUGH)
+        await storm.verdict(runs=storm.enough)
 
 
 def _start_again(server: PrivatePostgres) -> None:
@@ -298,7 +300,7 @@ async def wrong_clocks(url: str, folder: Path, seconds: float) -> None:
 
         async with meanwhile(every(1.5, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=ENOUGH)
+        await storm.verdict(runs=storm.enough)
 
 
 async def two_versions(url: str, folder: Path, seconds: float, old: Path) -> None:
@@ -314,4 +316,4 @@ async def two_versions(url: str, folder: Path, seconds: float, old: Path) -> Non
 
         async with meanwhile(every(1.5, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=ENOUGH)
+        await storm.verdict(runs=storm.enough)

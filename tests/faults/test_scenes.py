@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.evidence import Evidence
 from tests.faults.storm import Storm, meanwhile
+from tests.judge.evidence import Evidence
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
 

@@ -13,9 +13,9 @@ from durable_worker import Worker  # type: ignore[import-not-found]
 from durable_worker.db_runner import run_db_worker  # type: ignore[import-not-found]
 from durable_worker.worker import FatalError  # type: ignore[import-not-found]
 
-from tests.faults.ledger import Ledger
 from tests.faults.remote_workload import outcome
 from tests.faults.workload import die_with_the_parent
+from tests.judge.ledger import Ledger
 
 
 async def main(url: str, group: str, folder: str, lease: str) -> None:

@@ -28,8 +28,8 @@ from stepfast import Backoff, Context, DatabaseUnavailable, Stepfast, SyncContex
 from stepfast.settings import Settings
 from tests.faults import bystanders, composing, graphs
 from tests.faults.audit import Database
-from tests.faults.evidence import LATE, RAISES, RETURNS
-from tests.faults.ledger import Ledger
+from tests.judge.evidence import LATE, RAISES, RETURNS
+from tests.judge.ledger import Ledger
 from tests.support.false_time import mend_sleep
 
 AT_ONCE = Backoff(base=0.02, factor=1, max=0.02)

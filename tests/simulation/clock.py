@@ -17,7 +17,8 @@ from stepfast.engine.host import Timer
 from stepfast.model import ids
 from stepfast.store.sqlite import ctx_transaction
 from stepfast.worker.threads import Clockwork, Pool
-from tests.faults import bystanders, graphs, ledger, remote_workload
+from tests.faults import bystanders, graphs, remote_workload
+from tests.judge import ledger
 from tests.simulation.loop import EPOCH, Process, SimLoop, current_process
 from tests.simulation.threads import SimBell, SimPool, SimThread, sleep
 

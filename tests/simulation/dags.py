@@ -9,7 +9,7 @@ from stepfast import Stepfast
 from stepfast.engine.dag import Dag
 from stepfast.model.graph import Graph
 from tests.faults.graphs import AT_ONCE, RELEASED, Stray, _Works
-from tests.faults.ledger import Ledger
+from tests.judge.ledger import Ledger
 
 NAME = "dag"
 WORKS = ("do", "do", "flaky", "do_in_thread", "nap", "checkpoint")

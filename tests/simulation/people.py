@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast import InvalidState, RunCancelled, RunFailed, Stepfast
 from tests.faults.bystanders import TROUBLE, Sender, wish
-from tests.faults.evidence import Seen
 from tests.faults.graph_storm import ANSWERS
+from tests.judge.evidence import Seen
 from tests.simulation import dags
 from tests.simulation.scenario import NARROW
 

@@ -29,8 +29,8 @@ from stepfast.engine.host import current_call, current_execution
 from stepfast.engine.workflow import Workflow
 from stepfast.errors import WaitTimeout
 from tests.faults.composing import key_of
-from tests.faults.evidence import ASKS, LATE, RAISES, RETURNS, TASK
-from tests.faults.ledger import Ledger
+from tests.judge.evidence import ASKS, LATE, RAISES, RETURNS, TASK
+from tests.judge.ledger import Ledger
 from tests.simulation import threads
 
 Op = dict[str, Any]

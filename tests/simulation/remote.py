@@ -16,8 +16,8 @@ from stepfast.engine.workflow import Workflow
 from stepfast.model.remote_steps import Result, Task, error_text
 from stepfast.model.status import COMPLETED, FAILED
 from stepfast.testing.doubles import LabTransport
-from tests.faults.ledger import Ledger
 from tests.faults.remote_workload import LATE, UNDO, _ask, outcome, told
+from tests.judge.ledger import Ledger
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Line
 

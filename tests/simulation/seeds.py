@@ -7,11 +7,11 @@ import pprint
 from dataclasses import dataclass
 from typing import Any
 
-from tests.faults import story
-from tests.faults.cases import Violation
+from tests.judge import story
+from tests.judge.cases import Violation
+from tests.judge.worlds import judge
 from tests.simulation import scenario
 from tests.simulation.shrinking import MOST, shrink, without
-from tests.simulation.verdict import judge
 from tests.simulation.world import Outcome, World
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.verdict import judge
+from tests.judge.worlds import judge
 from tests.simulation.world import World
 
 CALM: dict[str, Any] = {

@@ -23,8 +23,8 @@ from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.worker.remote_dispatcher import Transport
 from tests.faults.bystanders import TROUBLE
-from tests.faults.evidence import FROZEN, KILLED, OUTAGE, STOPPED, Evidence, Fault
-from tests.faults.ledger import Ledger
+from tests.judge.evidence import FROZEN, KILLED, OUTAGE, STOPPED, Evidence, Fault
+from tests.judge.ledger import Ledger
 from tests.simulation import dags, programs, remembering, remote
 from tests.simulation.clock import SimClock, time_of
 from tests.simulation.database import Recorded, SimStore, Time

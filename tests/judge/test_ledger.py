@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ledger import Ledger
+from tests.judge.ledger import Ledger
 
 
 def test_a_line_that_was_torn_does_not_spoil_the_next_one(tmp_path: Path) -> None:

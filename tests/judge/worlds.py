@@ -1,16 +1,28 @@
-"""What only a simulation can ask for: rules about how often a step is tried, about queues with limits, debounced starts
-and schedules. Pure functions of what is known when a world is over."""
+"""What is wrong with a world of the simulation: each kind of runs by its own rules, and some for worlds alone."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from tests.faults.cases import SLACK, Violation, load
-from tests.faults.evidence import UNDO
+from tests.faults import graphs, remote_workload
+from tests.faults.graph_storm import ANSWERS
+from tests.judge import dags, remote, runs
+from tests.judge.cases import SLACK, Violation, load
+from tests.judge.evidence import UNDO, Evidence
+from tests.simulation import dags as dag_programs
+from tests.simulation import remote as remote_programs
 from tests.simulation.people import Order
 from tests.simulation.scenario import NARROW
 from tests.simulation.world import Outcome
+
+TIMED = frozenset({"too soon", "too early", "slept too short", "undone out of order", "signal out of order", "no claim",
+                   "paused by nobody", "acted after its cancel", "signal lost", "too late", "lost without cause",
+                   "begun while paused", "old input", "too many at once", "claimed while paused",
+                   "released in vain"})  # fmt: skip
+"""Kinds that compare times. Where the database's clock was put back, they say nothing."""
 
 _ON_ITS_WAY = 1_200_000
 """Microseconds that a question which was asked before may still be under way."""
@@ -18,6 +30,86 @@ _BY_CHANCE = 4
 """A time may pass while the word that a run waits for it is on its way."""
 _EVERYWHERE = 2_500_000
 """Microseconds until limits that were changed hold on all workers."""
+
+
+def judge(outcome: Outcome) -> list[Violation]:
+    """Every violation; none, if all promises were kept."""
+    found = [*_ended(outcome), *_plain(outcome), *_graphs(outcome), *_remote(outcome)]
+    for rule in RULES:
+        found += rule(outcome)
+    if any(fault["kind"] == "step" and fault["ms"] < 0 for fault in outcome.world.scenario["faults"]):
+        found = [violation for violation in found if violation.kind not in TIMED]
+    return found
+
+
+def _ended(outcome: Outcome) -> Iterator[Violation]:
+    """The world comes to rest, and nothing breaks in it."""
+    if outcome.stuck is not None:
+        yield Violation("stuck", "-", outcome.stuck)
+    for trouble in outcome.troubles:
+        yield Violation("broke", "-", trouble)
+
+
+# -- each kind of runs by its own checker ------------------------------------------------------------------------------
+
+
+def _plain(outcome: Outcome) -> list[Violation]:
+    others = {row.id for row in outcome.evidence.runs if _kind(row.workflow) != "plain"}
+    return runs.check(part(outcome.evidence, others, without=True))
+
+
+def _graphs(outcome: Outcome) -> list[Violation]:
+    world, evidence = outcome.world, outcome.evidence
+    if world.graph is None:
+        return []
+    wanted = {row.id for row in evidence.runs if _kind(row.workflow) == dag_programs.NAME}
+    scene = dags.Scene(
+        part(evidence, wanted),
+        {dag_programs.NAME: world.graph},
+        [dags.DagStepRow(*row) for row in world.dag_steps],
+        [dags.GraphAct(**line) for line in world.ledger.read(graphs.ACTS)],
+        [(line["run"], line["name"], line["value"]) for line in world.ledger.read(ANSWERS)],
+    )
+    return dags.check(scene)
+
+
+def _remote(outcome: Outcome) -> list[Violation]:
+    world, evidence = outcome.world, outcome.evidence
+    if not world.scenario["remote"]:
+        return []
+    rows, records = world.remote_rows
+    scene = remote.RemoteScene(
+        part(evidence, {row.id for row in evidence.runs if _kind(row.workflow) == "remote"}),
+        [remote.Served(**line) for line in world.ledger.read(remote_workload.SERVED)],
+        [remote.RemoteRow(*row) for row in rows],
+        {(row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in records},
+        {(row[0], row[1], row[2]) for row in records if row[6] is not None},
+        {},
+        world.transport.left(),
+    )
+    return remote.check(scene)
+
+
+def _kind(workflow: str) -> str:
+    name = workflow.partition("/")[0]
+    return name if name == dag_programs.NAME else "remote" if name in remote_programs.WORKFLOWS else "plain"
+
+
+def part(evidence: Evidence, runs: set[str], without: bool = False) -> Evidence:
+    """The evidence about some runs, or about all others."""
+
+    def wanted(item: Any) -> bool:
+        run_id = getattr(item, "run", None) or getattr(item, "id", None)
+        return (run_id in runs) is not without
+
+    kept = ("acts", "starts", "seen", "runs", "steps", "tries", "signals", "wishes", "rows", "letters", "moves",
+            "writes")  # fmt: skip
+    lists: Any = {name: list(filter(wanted, getattr(evidence, name))) for name in kept}
+    others = [(table, run_id) for table, run_id in evidence.others if (run_id in runs) is not without]
+    return replace(evidence, others=others, **lists)
+
+
+# -- what only a simulation can ask for ------------------------------------------------------------------------------
 
 
 def drawn(outcome: Outcome) -> Iterator[Violation]:
@@ -126,4 +218,4 @@ def schedules(outcome: Outcome) -> Iterator[Violation]:
             yield Violation("tick twice", "-", f"{count} runs of {key}")
 
 
-ALL = (drawn, remembered, tries, released, limits, debounced, schedules)
+RULES = (drawn, remembered, tries, released, limits, debounced, schedules)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.evidence import (
+from tests.judge.evidence import (
     CHANGED,
     DELETED,
     INSERTED,

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from tests.faults.cases import OPEN_RECORD, SLACK, TERMINAL, Case, Violation, load
-from tests.faults.evidence import CHANGED, DELETED, INSERTED, UNDO, Act, Evidence, Place, Run, Signal, Step, Wish, Write
+from tests.judge.cases import OPEN_RECORD, SLACK, TERMINAL, Case, Violation, load
+from tests.judge.evidence import CHANGED, DELETED, INSERTED, UNDO, Act, Evidence, Place, Run, Signal, Step, Wish, Write
 
 Cases = Mapping[str, Case]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from tests.faults import rules
-from tests.faults.cases import (
+from tests.judge import rules
+from tests.judge.cases import (
     GIVEN_BACK,
     LOST,
     OPEN_RECORD,
@@ -27,7 +27,7 @@ from tests.faults.cases import (
     load,
     sort_by_run,
 )
-from tests.faults.evidence import (
+from tests.judge.evidence import (
     ASKS,
     CHANGED,
     DELETED,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.cases import Violation
-from tests.faults.evidence import CHANGED, Evidence, Run
 from tests.faults.remote_workload import LATE, MAY_FAIL, RETRIES
+from tests.judge.cases import Violation
+from tests.judge.evidence import CHANGED, Evidence, Run
 
 ENDED = ("completed", "failed", "cancelled", "compensated", "skipped")
 OVER = frozenset({"settled", "withdrawn"})
@@ -178,7 +178,7 @@ def _leftovers(scene: RemoteScene) -> Iterator[Violation]:
 
 def tell(scene: RemoteScene, violations: list[Violation]) -> str:
     """Every violation, and what is known of the first few runs."""
-    from tests.faults.story import tell_run
+    from tests.judge.story import tell_run
 
     lines: list[Any] = [f"{len(violations)} violations", *violations]
     for run_id in list(dict.fromkeys(violation.run for violation in violations))[:3]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.faults.evidence import Evidence, Run
-from tests.faults.remote_rules import RemoteScene, check
+from tests.judge.evidence import Evidence, Run
+from tests.judge.remote import RemoteScene, check
 
 FAILED, DONE = ("failed", None, '{"type":"RemoteTimeout"}'), ("completed", '"nonce"', None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.faults.cases import Violation, sort_by_run
-from tests.faults.evidence import Evidence
+from tests.judge.cases import Violation, sort_by_run
+from tests.judge.evidence import Evidence
 
 Line = tuple[int, str]
 _MOST = 5
@@ -23,7 +23,7 @@ def tell(evidence: Evidence, violations: list[Violation]) -> str:
 
 def tell_run(evidence: Evidence, run_id: str) -> list[str]:
     """One run; times in seconds since its first event."""
-    events = sorted(_events(evidence, run_id))
+    events = sorted(events_of(evidence, run_id))
     begin = next((at for at, _ in events if at), 0)
     rows = [str(row) for row in evidence.runs if row.id == run_id]
     return [f"  {(at - begin) / 1e6 if at else 0:9.4f}  {text}" for at, text in events] + [
@@ -31,7 +31,7 @@ def tell_run(evidence: Evidence, run_id: str) -> list[str]:
     ]
 
 
-def _events(evidence: Evidence, run_id: str) -> Iterator[Line]:
+def events_of(evidence: Evidence, run_id: str) -> Iterator[Line]:
     case = sort_by_run(evidence).get(run_id)
     if case is None:
         return

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepfast.engine.context import ContextBase
 from stepfast.engine.host import current_call, current_execution
-from tests.faults.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
+from tests.judge.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
 from tests.support.false_time import OFF_BY
 
 ACTS, STARTS, UNWANTED, SIGNALS, ANSWERS, WISHES = "acts", "starts", "unwanted", "signals", "answers", "wishes"

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any
 
 from stepfast.model.graph import APPROVAL, DagStep, Graph
-from tests.faults import story
-from tests.faults.cases import GIVEN_BACK, LOST, RELEASED, SLACK, TERMINAL, Case, Violation, load, sort_by_run
-from tests.faults.evidence import CHANGED, DELETED, INSERTED, RETURNS, TRIED, Evidence, Move, Run, Write
-from tests.faults.evidence import UNDO as UNDO_BRANCH
+from tests.judge import story
+from tests.judge.cases import GIVEN_BACK, LOST, RELEASED, SLACK, TERMINAL, Case, Violation, load, sort_by_run
+from tests.judge.evidence import CHANGED, DELETED, INSERTED, RETURNS, TRIED, Evidence, Move, Run, Write
+from tests.judge.evidence import UNDO as UNDO_BRANCH
 
 STEP, INNER, WHEN, UNDO = "step", "inner", "when", "undo"
 """What an act is: a call of a step's function, of a checkpoint inside it, of its condition, of its undo."""
@@ -566,7 +566,7 @@ def tell_run(scene: Scene, run_id: str) -> list[str]:
     events = [
         (at, f"{name:>8}: {text}")
         for row, name in names.items()
-        for at, text in story._events(scene.evidence, row)
+        for at, text in story.events_of(scene.evidence, row)
         if not text.startswith("***")
     ]
     for act in acts:

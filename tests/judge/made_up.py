@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from tests.faults.checker import check
-from tests.faults.evidence import (
+import pytest
+
+from tests.judge.evidence import (
     ASKS,
     INSERTED,
     RAISES,
@@ -30,6 +32,42 @@ from tests.faults.evidence import (
 
 MS = 1000
 S = 1000 * MS
+Change = TypeVar("Change", bound=Callable[[Any], object])
+
+
+class Changes:
+    """Changes of a story, each with the kinds of violations that must be found then; None, if it is legal."""
+
+    def __init__(self, story: Callable[[], Any]) -> None:
+        self._story = story
+        self.cases: list[Any] = []
+
+    def add(self, kind: str | None, name: str, change: Callable[[Any], object], of: Any = None) -> None:
+        self.cases.append(pytest.param(of or self._story, change, kind, id=f"{name}: {kind}"))
+
+    def breaks(self, *kinds: str, of: Any = None) -> Callable[[Change], Change]:
+        """The decorated function makes a story one in which violations of these kinds are found."""
+
+        def add(change: Change) -> Change:
+            for kind in kinds:
+                self.add(kind, change.__name__.replace("_", " "), change, of)
+            return change
+
+        return add
+
+    def legal(self, change: Change) -> Change:
+        """What the decorated function changes is none."""
+        self.add(None, change.__name__.replace("_", " "), change)
+        return change
+
+
+def put(items: Any, key: Any, **columns: Any) -> None:
+    """Change columns of one of these."""
+    items[key] = dataclasses.replace(items[key], **columns)
+
+
+def put_in(items: Any, key: Any, item: Any) -> None:
+    items[key] = item
 
 
 class Story:
@@ -185,10 +223,6 @@ def _set_back(e: Evidence, run_id: str, before: str) -> None:
         e.moves.remove(move)
     where = next(n for n, move in enumerate(e.moves) if move.run == before and move.asked)
     e.moves[where:where] = births
-
-
-def kinds(evidence: Evidence) -> set[str]:
-    return {violation.kind for violation in check(evidence)}
 
 
 def the_run(e: Evidence, run_id: str) -> int:
