@@ -37,7 +37,7 @@ class UndoCall(StepCall[Any]):
         undos from being called."""
         if not self._work.shape.is_async:
             return super()._call()
-        return self._in_own_task(self._work.function(*self._args, **self._kwargs))
+        return self._in_own_task()
 
 
 async def undo_all(execution: Execution, undoable: list[Undoable]) -> list[str]:

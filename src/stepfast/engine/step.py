@@ -381,11 +381,14 @@ class StepCall(DurableCall[T]):
     def _call(self) -> Awaitable[Any]:
         if not self._work.shape.is_async:
             return self._call_in_thread()
-        call: Awaitable[Any] = self._work.function(*self._args, **self._kwargs)
-        return call if self._timeout is None else self._in_own_task(call)
+        return self._call_function() if self._timeout is None else self._in_own_task()
 
-    def _in_own_task(self, call: Awaitable[Any]) -> Awaitable[Any]:
-        return self._bounded(self._execution.clock.task(_no_exit(call, self)))
+    def _in_own_task(self) -> Awaitable[Any]:
+        return self._bounded(self._execution.clock.task(_no_exit(self._call_function, self)))
+
+    def _call_function(self) -> Awaitable[Any]:
+        call: Awaitable[Any] = self._work.function(*self._args, **self._kwargs)
+        return call
 
     @property
     def _timeout(self) -> Any:
@@ -551,11 +554,12 @@ def is_awaitable(result: Any) -> bool:
     return (hasattr(kind, "__await__") or kind is GeneratorType) and inspect.isawaitable(result)
 
 
-async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:
-    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop. The step is passed for whoever
-    looks at the stack of a blocked loop."""
+async def _no_exit(call: Callable[[], Awaitable[Any]], step: StepCall[Any]) -> Any:
+    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop. The function is called here, so
+    that a task that ends before it begins leaves no coroutine behind. The step is passed for whoever looks at the stack
+    of a blocked loop."""
     try:
-        return await work
+        return await call()
     except EXITS as error:
         raise exited(error) from None
 
