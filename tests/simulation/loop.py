@@ -30,6 +30,8 @@ class Process:
         self.name = name
         self.pid = pid
         self.ready: deque[asyncio.Handle] = deque()
+        self.left: deque[asyncio.Handle] = deque()
+        """What it had to do when it was killed."""
         self.dead = False
         self.frozen = False
         self.tasks: list[asyncio.Task[Any]] = []
@@ -107,7 +109,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def kill(self, process: Process) -> None:
         """Let a process never do anything again."""
         process.dead = True
-        process.ready.clear()
+        process.left, process.ready = process.ready, process.left
 
     def note(self, what: str) -> None:
         """Write a line into the trace, if somebody wants one."""

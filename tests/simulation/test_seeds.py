@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+
 import pytest
 
 from tests.simulation.seeds import play, report
@@ -12,7 +15,12 @@ SEEDS, PARTS = 200, 8
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_promise_is_broken(part: int) -> None:
     each = SEEDS // PARTS
-    for seed in range(1 + part * each, 1 + (part + 1) * each):
-        violations = play(seed).violations
-        if violations:
-            pytest.fail(report(seed, violations), pytrace=False)
+    gc.collect()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for seed in range(1 + part * each, 1 + (part + 1) * each):
+            violations = play(seed).violations
+            if violations:
+                pytest.fail(report(seed, violations), pytrace=False)
+        gc.collect()
+    assert not said, "coroutines that were never awaited, most likely"

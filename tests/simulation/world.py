@@ -354,6 +354,7 @@ class World:
         processes = self.loop._processes
         for process in processes:
             process.dead = process.frozen = False
+            process.ready.extend(process.left)  # tasks that had not begun end like the others
         for _ in range(20):
             left = [task for process in processes for task in process.tasks if not task.done()]
             if not left:
