@@ -11,8 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from stepfast import AppClosed, Context, RunFailed, Settings, Stepfast
-from tests.support.engine import PATIENCE, Gate, eventually
+from stepfast import AppClosed, Context, Settings, Stepfast
+from tests.support.engine import PATIENCE, Gate, eventually, failure
+from tests.support.workflows import task
 
 
 @pytest.fixture
@@ -111,11 +112,7 @@ def test_the_child_of_a_fork_connects_anew_or_says_why_it_cannot(url: str) -> No
 async def test_a_watcher_that_had_nobody_to_watch_for_leaves_those_alone_who_came_since() -> None:
     """Its end is told a turn later; by then others may wait, for whom another watches."""
     async with Stepfast("sqlite://") as app:
-
-        @app.task
-        async def quick() -> int:
-            return 1
-
+        quick = task(app, "quick", returns=1)
         async with app.worker():
             assert await (await app.start(quick)).result(timeout=PATIENCE) == 1
             watcher = (await app._connect()).watcher
@@ -137,8 +134,8 @@ async def test_a_start_whose_sender_had_not_begun_is_told_that_the_application_i
     starter = (await app._connect()).starter
     while not any(starter._queues.values()):
         await asyncio.sleep(0)  # each turn of the loop is looked at, so that the sender has not begun
-    for task in starter.drop():
-        task.cancel()
+    for sending in starter.drop():
+        sending.cancel()
     done, _ = await asyncio.wait((starting,), timeout=PATIENCE)
     assert done
     assert isinstance(starting.exception(), AppClosed)
@@ -183,6 +180,5 @@ async def test_a_run_cannot_close_the_application_that_executes_it(url: str) -> 
         await app.close()
 
     async with app, app.worker():
-        with pytest.raises(RunFailed, match="ContextMisuse") as failed:
-            await (await app.start(bye)).result(timeout=PATIENCE)
-    assert "would wait for itself" in str(failed.value)
+        failed = await failure((await app.start(bye)), "ContextMisuse")
+    assert "would wait for itself" in str(failed)

@@ -13,6 +13,7 @@ from stepfast.model.records import WorkerInfo
 from stepfast.model.urls import parse_url
 from stepfast.runtime import all_namesakes, database_shown, namesakes
 from tests.engine.conftest import MakeApp
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -95,13 +96,8 @@ async def test_a_worker_warns_of_a_queue_that_no_workflow_uses(caplog: pytest.Lo
     """The start line lists what the worker serves, and dags by their steps."""
     async with Stepfast("sqlite://") as app:
         app.queue("limited", concurrency=1)
-
-        @app.task(queue="mail")
-        async def send() -> None: ...
-
-        @app.task
-        async def other() -> None: ...
-
+        task(app, "send", returns=None, queue="mail")
+        task(app, "other", returns=None)
         dag = app.dag("graph", queue="gpu")
 
         @dag.step

@@ -25,8 +25,9 @@ from stepfast import (
     UnknownWorkflow,
 )
 from tests.engine.conftest import MakeApp
-from tests.store.scene import Rows
-from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, outcome
+from tests.support.waiting import rows_of
+from tests.support.workflows import task
 
 pytestmark = [pytest.mark.empty, pytest.mark.enough_on("sqlite")]
 
@@ -83,44 +84,12 @@ async def test_a_plain_def_workflow_runs_in_a_thread_with_its_context(app: Stepf
         variable.set("set by the workflow")
         return [ctx.step(double, number), ctx.step("triple", lambda: number * 3), read()]
 
-    run = await app.start(order, 5)
-    await app.drain()
-    assert await run.result() == [10, 15, "set by the workflow"]
-
-
-@pytest.mark.parametrize("kind", ["async", "def"])
-async def test_concurrency_is_exact(app: Stepfast, kind: str) -> None:
-    """Never more handlers at once than slots, and all slots are used."""
-    gate = Gate()
-
-    if kind == "async":
-
-        @app.task(name="mail")
-        async def mail(number: int) -> None:
-            await gate.passing()
-    else:
-
-        @app.workflow(name="mail")
-        def mail_in_a_thread(ctx: SyncContext, number: int) -> None:
-            ctx.step(gate.passing)
-
-    runs = await app.start_many("mail", range(7))
-    async with app.worker(concurrency=3):
-        await eventually(lambda: gate.arrivals == 3)
-        assert len(await app.runs(status="running")) == 3
-        assert gate.arrivals == 3
-        gate.open()
-        await asyncio.gather(*(run.result(timeout=PATIENCE) for run in runs))
-    assert gate.arrivals == 7
+    assert await outcome(app, order, 5) == [10, 15, "set by the workflow"]
 
 
 async def test_a_worker_serves_only_the_queues_it_is_told(app: Stepfast) -> None:
     """Rule 32."""
-
-    @app.task
-    async def mail(name: str) -> str:
-        return name
-
+    mail = task(app, "mail")
     vip, usual = await app.start(mail, "vip", queue="vip"), await app.start(mail, "usual")
     await app.drain(queues=["vip"])
     assert [await vip.status(), await usual.status()] == ["completed", "queued"]
@@ -128,21 +97,6 @@ async def test_a_worker_serves_only_the_queues_it_is_told(app: Stepfast) -> None
     assert await usual.status() == "completed"
     with pytest.raises(ConfigurationError, match="list of names"):
         await app.drain(queues="vip")
-
-
-@pytest.mark.enough_on("postgres", "sqlite")
-async def test_an_embedded_worker_takes_up_what_is_started_while_it_runs(app: Stepfast) -> None:
-    """And a stopped one does not."""
-
-    @app.task
-    async def mail(name: str) -> str:
-        return name
-
-    async with app.worker():
-        for name in ("a", "b"):
-            assert await (await app.start(mail, name)).result(timeout=PATIENCE) == name
-    run = await app.start(mail, "c")
-    assert await run.status() == "queued"
 
 
 async def test_stopping_waits_for_handlers_within_the_grace(app: Stepfast, calls: Calls) -> None:
@@ -190,15 +144,11 @@ async def test_drain_works_until_nothing_is_runnable(app: Stepfast) -> None:
 
 
 async def test_a_closed_application_connects_anew(app: Stepfast) -> None:
-    @app.task
-    async def mail(name: str) -> str:
-        return name
-
+    mail = task(app, "mail")
     run = await app.start(mail, "a")
     await app.close()
     await app.close()
-    await app.drain()
-    assert await run.result() == "a"
+    assert await finished(app, run) == "a"
     async with app:
         assert await (await app.start(mail, "b")).status() == "queued"
 
@@ -209,10 +159,7 @@ async def test_an_application_serves_several_event_loops_one_after_the_other(
     """asyncio.run twice, as scripts do."""
     for url in (sqlite_url, postgres_url):
         app = Stepfast(url)
-
-        @app.task
-        async def mail(name: str) -> str:
-            return name
+        task(app, "mail")
 
         async def session(app: Stepfast, run_id: str | None) -> str:
             async with app:
@@ -298,10 +245,7 @@ async def test_a_database_in_memory_works_with_both_faces() -> None:
 
 async def test_a_database_that_cannot_be_reached_is_told_in_one_sentence_without_the_password() -> None:
     app = Stepfast("postgresql://user:hunter2@127.0.0.1:1/nowhere")
-
-    @app.task
-    async def mail() -> None: ...
-
+    mail = task(app, "mail", returns=None)
     for question in (app.runs, app.migrate, app.drain, lambda: app.start(mail), app.get(NOWHERE).status):
         with pytest.raises(DatabaseUnavailable) as caught:
             await question()
@@ -353,8 +297,7 @@ async def test_every_stored_payload_passes_through_the_codec(make_app: MakeApp) 
 
         return await ctx.options(retries=1, backoff=AT_ONCE).step(flaky, secret)
 
-    run = await app.start(order, "top-secret")
-    await app.drain()
+    run = await drained(app, order, "top-secret")
     assert await run.result() == "top-secret"
     assert (await run.info()).input == "top-secret"
     failed, done = await run.activity()
@@ -364,9 +307,8 @@ async def test_every_stored_payload_passes_through_the_codec(make_app: MakeApp) 
         {"value": "top-secret"},
         "top-secret",
     )
-    rows = Rows(await app.store(), app.namespace, app.url.text)
-    dump = repr(await rows.dump())
-    await rows.close()
+    async with rows_of(app) as rows:
+        dump = repr(await rows.dump())
     assert run.id in dump
     assert "secret" not in dump
     with pytest.raises(PayloadError, match="codec"):
@@ -376,11 +318,7 @@ async def test_every_stored_payload_passes_through_the_codec(make_app: MakeApp) 
 async def test_what_was_stored_before_the_codec_stays_readable(make_app: MakeApp) -> None:
     plain, coded = make_app(), make_app(codec=Reversing())
     for app in (plain, coded):
-
-        @app.task(name="mail")
-        async def mail(name: str) -> str:
-            return name
-
+        task(app, "mail")
     run = await plain.start("mail", "a")
     await coded.drain()
     assert await coded.get(run.id).result() == "a"
@@ -402,8 +340,7 @@ async def test_a_codec_that_fails_costs_an_attempt_and_leaks_nothing(make_app: M
             raise ValueError("top-secret")
         return "top-secret"
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     codec.broken = False
     info = await run.info()
     assert info.status == "failed"
@@ -446,8 +383,7 @@ async def test_the_log_names_runs_and_holds_no_payloads(
     run = await app.start(order, "top-secret")
     async with app.worker():
         await eventually(lambda: any("attempt 1 failed" in r.getMessage() for r in handler.records))
-        with pytest.raises(RunFailed):
-            await run.result(timeout=PATIENCE)
+        await failure(run)
     formatter = logging.Formatter("%(message)s")
     texts = [formatter.format(record) for record in handler.records]
     assert not [text for text in texts if "secret" in text]
@@ -458,13 +394,8 @@ async def test_the_log_names_runs_and_holds_no_payloads(
 
 async def test_without_a_logger_nothing_is_written(app: Stepfast, capfd: pytest.CaptureFixture[str]) -> None:
     """Design: silent unless configured."""
-
-    @app.task(max_attempts=1)
-    async def mail() -> None:
-        raise ValueError("loud")
-
-    run = await app.start(mail)
-    await app.drain()
+    mail = task(app, "mail", error=ValueError("loud"), max_attempts=1)
+    run = await drained(app, mail)
     assert await run.status() == "failed"
     assert capfd.readouterr() == ("", "")
 
@@ -502,14 +433,3 @@ def test_the_same_verbs_without_an_event_loop(url: str) -> None:
     app.sync.close()
     assert app.sync.get(run.id).status() == "completed"
     app.sync.close()
-
-
-async def test_async_and_sync_faces_work_side_by_side(app: Stepfast) -> None:
-    @app.task
-    async def mail(name: str) -> str:
-        return name
-
-    run = await asyncio.to_thread(lambda: app.sync.start(mail, "a"))
-    await app.drain()
-    assert await app.get(run.id).result() == "a"
-    assert await asyncio.to_thread(run.result) == "a"

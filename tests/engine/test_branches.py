@@ -10,7 +10,8 @@ import pytest
 
 from stepfast import Backoff, Context, RetryLater, Settings, Stepfast
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+from tests.support.engine import Calls, Gate, drained, eventually, finished, make_due, replayed, worked
+from tests.support.waiting import reached
 
 pytestmark = pytest.mark.enough_on("sqlite")
 WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
@@ -21,10 +22,6 @@ async def places(app: Stepfast, run_id: str) -> set[tuple[str, int, str]]:
     steps = await app.get(run_id).steps()
     assert len({(s.branch, s.position) for s in steps}) == len(steps)
     return {(s.branch, s.position, s.name) for s in steps}
-
-
-async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
-    return await app.get(run_id).status() == status
 
 
 # -- positions -----------------------------------------------------------------------------------------------------
@@ -47,8 +44,7 @@ async def test_a_branch_counts_its_own_positions(app: Stepfast) -> None:
         await ctx.step("after", lambda: None)
         return list(both)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == [["a", "a1", "a2"], ["b", "b1", "b2"]]
     assert await places(app, run.id) == {
         ("", 0, "before"), ("", 3, "after"),
@@ -66,8 +62,7 @@ async def test_each_item_of_a_map_is_a_branch(app: Stepfast) -> None:
     async def crawl(ctx: Context, urls: list[str]) -> list[str]:
         return await ctx.map(fetch, urls, limit=2)
 
-    run = await app.start(crawl, ["a", "b", "c"])
-    await app.drain()
+    run = await drained(app, crawl, ["a", "b", "c"])
     assert await run.result() == ["<A>", "<B>", "<C>"]
     assert await places(app, run.id) == {
         (f"0.{item}", position, name) for item in range(3) for position, name in enumerate(("get", "parse"))
@@ -93,31 +88,8 @@ async def test_parallel_branches_replay_whatever_finished_first(app: Stepfast, c
         await ctx.step("gate", gate.passing)
         return list(both)
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [["slow 1", "slow 2"], ["quick 1", "quick 2"]]
+    assert await (await replayed(app, gate, order)).result() == [["slow 1", "slow 2"], ["quick 1", "quick 2"]]
     assert calls == {"slow": 2, "quick": 2}
-
-
-async def test_parallel_steps_of_one_run_are_each_done_once(app: Stepfast, calls: Calls) -> None:
-    """Two hundred steps of one run at once."""
-
-    async def work(number: int) -> int:
-        calls.hit(str(number))
-        await asyncio.sleep(0)
-        return number
-
-    @app.workflow
-    async def order(ctx: Context) -> list[int]:
-        return await ctx.gather(*(ctx.step(work, number) for number in range(200)))
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == list(range(200))
-    assert set(calls.values()) == {1} and len(calls) == 200
-    assert len(await run.steps()) == 200
 
 
 async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Stepfast, calls: Calls) -> None:
@@ -134,11 +106,7 @@ async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Stepfast
         await ctx.step("gate", gate.passing)
         return results
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [0, 1, 2, [2, 12], [3, 13, 23]]
+    assert await (await replayed(app, gate, order)).result() == [0, 1, 2, [2, 12], [3, 13, 23]]
 
 
 async def test_branches_share_nothing_but_what_the_code_shares(app: Stepfast) -> None:
@@ -158,10 +126,7 @@ async def test_branches_share_nothing_but_what_the_code_shares(app: Stepfast) ->
         await ctx.step("gate", gate.passing)
         return list(both)
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, order)
     first, second = await run.result()
     assert seen[0] == seen[1] == [first, second]
     assert not set(map(str, first[:4])) & set(map(str, second[:4]))
@@ -186,65 +151,23 @@ async def test_which_steps_are_called_may_depend_on_results(app: Stepfast, calls
         await ctx.step("gate", gate.passing)
         return result
 
-    run = await app.start(order, 7)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == "cheap 1"
+    assert await (await replayed(app, gate, order, 7)).result() == "cheap 1"
     assert calls == {"cheap": 1}
 
 
-@pytest.mark.parametrize("value", [None, False, 0, "", []])
-async def test_empty_values_come_through_branches_and_maps_as_themselves(app: Stepfast, value: Any) -> None:
-    """Also through ctx.set."""
-    gate = Gate()
+async def test_what_does_nothing_durable_leaves_no_record_and_needs_none(app: Stepfast) -> None:
+    """No branches at all, and one that only awaits."""
 
-    async def give(ctx: Context, value: Any) -> Any:
-        return await ctx.step("give", lambda: value)
-
-    @app.workflow
-    async def order(ctx: Context, value: Any) -> list[Any]:
-        await ctx.set("value", value)
-        results = [await ctx.branch(give, value), *await ctx.map(give, [value])]
-        results += await ctx.gather(ctx.branch(give, value))
-        await ctx.step("gate", gate.passing)
-        return results
-
-    run = await app.start(order, value)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [value] * 3
-    assert await run.get("value", "not set") == value
-
-
-async def test_no_branches_at_all(app: Stepfast) -> None:
-    async def item(ctx: Context, n: int) -> int:
-        return n
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return [await ctx.map(item, []), await ctx.gather(), await ctx.step("after", lambda: 1)]
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == [[], [], 1]
-
-
-async def test_a_branch_may_do_nothing_durable(app: Stepfast) -> None:
-    """It leaves no record, and needs none."""
-
-    async def nothing(ctx: Context) -> str:
+    async def nothing(ctx: Context, number: int = 0) -> str:
         await asyncio.sleep(0)
         return "nothing"
 
     @app.workflow
-    async def order(ctx: Context) -> str:
-        return await ctx.branch(nothing)
+    async def order(ctx: Context) -> list[Any]:
+        return [await ctx.map(nothing, []), await ctx.gather(), await ctx.branch(nothing)]
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "nothing"
+    run = await drained(app, order)
+    assert await run.result() == [[], [], "nothing"]
     assert await run.steps() == []
 
 
@@ -273,7 +196,7 @@ async def test_a_run_is_released_when_every_branch_waits(make_app: MakeApp) -> N
         await gate.reached()
         assert await run.status() == "running"
         gate.open()
-        await eventually(lambda: has_status(app, run.id, "waiting"))
+        await reached(run, "waiting")
         info = await run.info()
         assert info.due_at is not None and 500 < (info.due_at - info.read_at).total_seconds() <= 600
 
@@ -335,12 +258,10 @@ async def test_steps_in_branches_are_retried_and_may_wait_for_it(make_app: MakeA
     async def order(ctx: Context) -> list[str]:
         return await ctx.map(item, ["a", "b"])
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "waiting"
     await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == ["a", "b"]
+    assert await finished(app, run) == ["a", "b"]
     assert calls == {"a": 2, "b": 2}
 
 
@@ -366,9 +287,7 @@ async def test_a_map_is_never_above_its_limit(app: Stepfast, limit: int) -> None
     async def order(ctx: Context) -> list[int]:
         return await ctx.map(item, range(30), limit=limit)
 
-    run = await app.start(order)
-    async with app.worker():
-        assert await run.result(timeout=30) == list(range(30))
+    assert await worked(app, await app.start(order), 30) == list(range(30))
     assert most == limit
 
 
@@ -385,11 +304,7 @@ async def test_an_interrupted_map_goes_on_where_it_was(app: Stepfast, calls: Cal
     async def order(ctx: Context) -> int:
         return sum(await ctx.map(item, range(100), limit=10))
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == sum(range(100))
+    assert await (await replayed(app, gate, order)).result() == sum(range(100))
     repeated = [name for name, count in calls.items() if count > 1]
     assert len(repeated) <= 10, "only what was in flight"
 
@@ -410,8 +325,7 @@ async def test_ten_thousand_items_are_bounded_in_memory(app: Stepfast) -> None:
     run = await app.start(order)
     tracemalloc.start()
     try:
-        async with app.worker():
-            assert await run.result(timeout=120) == 10_000
+        assert await worked(app, run, 120) == 10_000
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -438,9 +352,7 @@ async def test_ten_thousand_recorded_items_are_replayed(app: Stepfast, calls: Ca
     run = await app.start(order)
     async with app.worker(shutdown_grace=0):
         await asyncio.wait_for(gate._arrived.wait(), 40)
-    gate.open()
-    await app.drain()
-    assert await run.result() == sum(range(10_000))
+    assert await finished(app, run, gate) == sum(range(10_000))
     assert calls == {"work": 10_000}
 
 
@@ -460,8 +372,7 @@ async def test_everything_that_failed_is_done_again_at_once(app: Stepfast, calls
     async def parent(ctx: Context) -> list[int]:
         return await ctx.map(item, range(5))
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     if how == "an operator's retry":
         await run.retry()
         await app.drain()

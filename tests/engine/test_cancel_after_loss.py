@@ -9,7 +9,7 @@ import pytest
 from stepfast import Backoff, Context, RetryLater, RunCancelled, Stepfast, step
 from stepfast.settings import Settings
 from tests.support.crashing import crash_at, outcome_of
-from tests.support.engine import PATIENCE, Calls
+from tests.support.engine import PATIENCE, Calls, cancelled
 from tests.worker.tables import Tables
 
 SETTINGS = Settings(poll_interval=0.05, inline_wait=0.05, drain=0.05)
@@ -51,9 +51,7 @@ async def test_what_may_have_acted_is_recorded_first_and_then_undone(url: str, t
         run = await app.start(order)
         await lose(app, tables, "charge", 1)
         await run.cancel()
-        async with app.worker():
-            with pytest.raises(RunCancelled):
-                await run.result(timeout=PATIENCE)
+        await cancelled(app, run)
         assert (await run.info()).status == "compensated"
     assert calls == {"charge": 2, "refund receipt 2": 1}
 
@@ -106,9 +104,7 @@ async def test_also_if_it_was_cancelled_before_its_worker_died(url: str, tables:
         run = await app.start(order)
         await lose(app, tables, "charge", 1)
         await tables.fetch("UPDATE [runs] SET asked = 'cancel'")
-        async with app.worker():
-            with pytest.raises(RunCancelled):
-                await run.result(timeout=PATIENCE)
+        await cancelled(app, run)
     assert calls == {"charge": 2, "refund receipt 2": 1}
 
 
@@ -130,9 +126,7 @@ async def test_an_attempt_that_fails_before_it_hears_of_the_cancel_is_not_mixed_
         run = await app.start(order)
         await lose(app, tables, "charge", 1)
         calls.hit("lost")
-        async with app.worker():
-            with pytest.raises(RunCancelled):
-                await run.result(timeout=PATIENCE)
+        await cancelled(app, run)
         assert (await run.info()).attempt == 2
     assert calls == {"attempt 1": 2, "attempt 2": 1, "lost": 1}
     tries = await tables.fetch("SELECT attempt, claim FROM [tries] WHERE position = -1 ORDER BY claim")
@@ -146,9 +140,7 @@ async def test_a_suspect_with_the_mark_does_nothing_more(url: str, tables: Table
         run = await app.start(order)
         await lose(app, tables, "charge", 2)
         await tables.fetch("UPDATE [runs] SET asked = 'cancel'")
-        async with app.worker():
-            with pytest.raises(RunCancelled):
-                await run.result(timeout=PATIENCE)
+        await cancelled(app, run)
         info = await run.info()
         assert info.status == "cancelled" and info.error is not None
         assert "its first step may have acted" in info.error.message
@@ -167,9 +159,7 @@ async def test_a_run_that_has_nothing_to_record_but_waits_ends(url: str, tables:
         run = await app.start(order)
         await tables.fetch("UPDATE [runs] SET losses = 1, unrecorded_losses = 1")
         await run.cancel()
-        async with app.worker():
-            with pytest.raises(RunCancelled):
-                await run.result(timeout=PATIENCE)
+        await cancelled(app, run)
     assert calls == {"begun": 1}
 
 
@@ -195,9 +185,7 @@ async def test_a_step_of_a_dag_is_finished_and_undone(url: str, tables: Tables, 
             "UPDATE [runs] SET losses = 1, unrecorded_losses = 1 WHERE status = 'queued' AND dag_id IS NOT NULL"
         )
         await run.cancel()
-        async with app.worker():
-            with pytest.raises(RunCancelled):
-                await run.result(timeout=PATIENCE)
+        await cancelled(app, run)
         assert (await run.info()).status == "compensated"
     assert calls == {"charge": 2, "refund receipt 2": 1}
 
@@ -218,8 +206,6 @@ async def test_a_task_that_fails_while_it_is_cancelled_has_no_attempt_more(
     async with app:
         run = await app.start(ship)
         await tables.fetch("UPDATE [runs] SET losses = ?, unrecorded_losses = ?", losses, losses)
-        async with app.worker():
-            with pytest.raises(RunCancelled):
-                await run.result(timeout=PATIENCE)
+        await cancelled(app, run)
     assert await tables.run(run.id, "status, attempt") == ("cancelled", 1)
     assert calls == {"ship": 1}

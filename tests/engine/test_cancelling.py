@@ -24,8 +24,9 @@ from stepfast import (
 )
 from stepfast.model.ids import new_id
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, drained, eventually, finished
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, is_cancelled, let_pass
+from tests.support.workflows import listener, sleeper, task
 from tests.worker.spying import wrap
 
 pytestmark = ON_SQLITE
@@ -69,8 +70,7 @@ async def test_a_run_that_waits_is_cancelled_at_once(app: Stepfast, calls: Calls
     async def fail() -> None:
         raise RetryLater(3600)
 
-    @app.task
-    async def child() -> None: ...
+    child = task(app, "child", returns=None)
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -107,8 +107,7 @@ async def test_a_run_is_cancelled_between_two_attempts(app: Stepfast, calls: Cal
         calls.hit("work")
         raise ValueError("again")
 
-    run = await app.start(work)
-    await app.drain()
+    run = await drained(app, work)
     assert (await run.status(), (await run.info()).attempt) == ("queued", 2)
     await run.cancel()
     await is_cancelled(run)
@@ -117,10 +116,7 @@ async def test_a_run_is_cancelled_between_two_attempts(app: Stepfast, calls: Cal
 
 
 async def test_a_paused_run_can_be_cancelled(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.sleep(3600)
-
+    order = sleeper(app)
     queued, waiting = await app.start(order), await app.start(order)
     await queued.pause()
     await app.drain()
@@ -289,12 +285,7 @@ async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: Ma
 async def test_a_completion_that_meets_the_wish_wins(app: Stepfast) -> None:
     """Rule 27: there was no further step; what was done is told."""
     gate = Gate()
-
-    @app.task
-    async def work() -> str:
-        await gate.passing()
-        return "done"
-
+    work = task(app, "work", gate=gate, returns="done")
     async with app.worker():
         run = await app.start(work)
         await gate.reached()
@@ -394,10 +385,7 @@ async def test_a_wish_between_look_and_release_is_not_slept_over(make_app: MakeA
     """Rule 6: the record "now waiting" is on its way when the operator asks."""
     app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
     on_the_way, let_go = asyncio.Event(), asyncio.Event()
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("go")
+    order = listener(app)
 
     async def flush(call: Callable[..., Awaitable[Any]], worker: str, batch: Any) -> Any:
         if any(move.status == "waiting" for move in batch.transitions):
@@ -475,8 +463,7 @@ async def test_a_run_that_has_ended_otherwise_cannot_be_cancelled(app: Stepfast,
         if end == "failed":
             raise ValueError("no")
 
-    run = await app.start(work)
-    await app.drain()
+    run = await drained(app, work)
     before = await run.info()
     with pytest.raises(InvalidState, match=f"{run.id} is {end}"):
         await run.cancel()
@@ -514,19 +501,14 @@ async def test_a_cancelled_run_can_be_retried(app: Stepfast, calls: Calls) -> No
 
 async def test_mail_of_a_cancelled_run_is_there_after_a_retry(app: Stepfast) -> None:
     """Nothing wakes the cancelled run by it."""
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_signal("go")
-
+    order = listener(app)
     run = await app.start(order)
     await run.signal("go", 1)
     await run.cancel()
     await app.drain()
     await is_cancelled(run)
     await run.retry()
-    await app.drain()
-    assert await run.result(timeout=PATIENCE) == 1
+    assert await finished(app, run) == 1
     assert await count(app, "mailbox", run) == 0
 
 

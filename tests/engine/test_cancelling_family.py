@@ -10,8 +10,9 @@ import pytest
 
 from stepfast import Context, RunCancelled, Settings, Stepfast, cancelled
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, finished
 from tests.support.waiting import HARDLY_EVER, is_cancelled, reached
+from tests.support.workflows import listener, task
 from tests.worker.spying import wrap
 
 # -- those who wait for it, and its children ----------------------------------------------------------------------
@@ -20,11 +21,7 @@ from tests.worker.spying import wrap
 async def test_whoever_waits_for_the_result_hears_of_it(make_app: MakeApp) -> None:
     """RunCancelled, in this process and in another, without a poll."""
     app, elsewhere = make_app(settings=HARDLY_EVER), make_app()
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("go")
-
+    order = listener(app)
     run = await app.start(order)
     waiters = [asyncio.create_task(each.get(run.id).result(timeout=PATIENCE)) for each in (app, app, elsewhere)]
     await app.drain()
@@ -38,10 +35,7 @@ async def test_whoever_waits_for_the_result_hears_of_it(make_app: MakeApp) -> No
 async def test_children_are_cancelled_with_their_parent(app: Stepfast, calls: Calls, parent_is: str) -> None:
     """Rule 26: and theirs, whatever they are doing; those that have ended stay as they are."""
     gate = Gate()
-
-    @app.task
-    async def done() -> str:
-        return "done"
+    done = task(app, "done", returns="done")
 
     @app.workflow
     async def grandchild(ctx: Context) -> None:
@@ -133,15 +127,13 @@ async def test_children_are_left_alone_when_the_parent_ends_by_itself(app: Stepf
         return handle.id
 
     for fail in (False, True):
-        run = await app.start(parent, fail)
-        await app.drain()
+        run = await drained(app, parent, fail)
         info = await run.info()
         child_id = info.error.message if fail and info.error else info.output
         orphan = app.get(child_id)
         assert await orphan.status() == "waiting"
         await orphan.signal("go")
-        await app.drain()
-        assert await orphan.result(timeout=PATIENCE) == "on its own"
+        assert await finished(app, orphan) == "on its own"
 
 
 async def test_a_run_that_is_to_be_cancelled_starts_no_child(app: Stepfast, calls: Calls) -> None:
@@ -177,10 +169,7 @@ async def test_a_run_that_is_to_be_cancelled_starts_no_child(app: Stepfast, call
 
 async def test_a_cancelled_child_is_an_error_in_its_parent(app: Stepfast) -> None:
     """It names the child; the parent may go on."""
-
-    @app.workflow
-    async def child(ctx: Context) -> None:
-        await ctx.wait_signal("go")
+    child = listener(app, name="child")
 
     @app.workflow
     async def parent(ctx: Context) -> str:
@@ -190,8 +179,7 @@ async def test_a_cancelled_child_is_an_error_in_its_parent(app: Stepfast) -> Non
             return f"{type(error).__name__}: {error}"
         return "no error"
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     [info] = await app.runs(workflow="child")
     await app.get(info.id).cancel()
     await app.drain()

@@ -8,6 +8,7 @@ import pytest
 
 from stepfast import Context, DagContext, RetryLater, Stepfast
 from tests.engine.conftest import MakeApp
+from tests.support.engine import drained
 
 
 def declare(app: Stepfast, *steps: str, undo: bool = True, gate: str = "ok") -> Stepfast:
@@ -67,8 +68,7 @@ async def test_a_check_of_few_runs_does_not_ask_for_each_that_never_began(
     async def wait(ctx: Context, _: None) -> None:
         await ctx.wait_signal("go")
 
-    run = await app.start(wait)
-    await app.drain()
+    run = await drained(app, wait)
     await run.pause()
     await run.resume()
     await run.signal("go")

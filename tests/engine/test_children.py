@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 
-from stepfast import ChildRun, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
+from stepfast import ChildRun, Context, ContextMisuse, Settings, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
 from tests.support.children import add_double
 from tests.support.crashing import dying_worker, outcome_of
-from tests.support.engine import Calls, Gate, eventually, interrupt
+from tests.support.engine import Calls, Gate, drained, failure, outcome, replayed, worked
+from tests.support.waiting import reached
+from tests.support.workflows import task
 
 WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
 """Every wait released at once; and the usual, where a short one stays in memory."""
-
-
-async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
-    return await app.get(run_id).status() == status
 
 
 # -- start, call, wait ---------------------------------------------------------------------------------------------
@@ -42,22 +40,8 @@ async def test_a_worker_with_one_slot_runs_a_parent_and_its_children(app: Stepfa
             total: int = ctx.call("double", 1) + child.result()
             return total
 
-    run = await app.start("parent")
-    async with app.worker(concurrency=1):
-        assert await run.result(timeout=20) == 12
+    assert await worked(app, await app.start("parent"), concurrency=1) == 12
     assert calls == {"double": 2}
-
-
-async def test_one_slot_is_enough_for_generations(app: Stepfast, calls: Calls) -> None:
-    @app.workflow
-    async def ancestor(ctx: Context, depth: int) -> int:
-        calls.hit("born")
-        return 0 if depth == 0 else 1 + await ctx.call("ancestor", depth - 1)
-
-    run = await app.start(ancestor, 4)
-    async with app.worker(concurrency=1):
-        assert await run.result(timeout=20) == 4
-    assert len(await app.runs(workflow=ancestor)) == 5
 
 
 @WAITS
@@ -65,20 +49,16 @@ async def test_a_parent_waits_for_its_child_without_a_slot(make_app: MakeApp, mo
     """The waiting parent says what it waits for, and nobody executes it."""
     app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
-
-    @app.task
-    async def slow() -> str:
-        await gate.passing()
-        return "at last"
+    slow = task(app, "slow", gate=gate, returns="at last")
 
     @app.workflow
-    async def parent(ctx: Context) -> str:
+    async def parent(ctx: Context) -> Any:
         return await ctx.call(slow)
 
     run = await app.start(parent)
     async with app.worker():
         await gate.reached()
-        await eventually(lambda: has_status(app, run.id, "waiting"))
+        await reached(run, "waiting")
         info = await run.info()
         assert (info.waiting_for, info.worker, info.due_at) == ("child", None, None)
         gate.open()
@@ -93,8 +73,7 @@ async def test_a_child_knows_its_parent_and_both_are_ordinary_runs(app: Stepfast
     async def parent(ctx: Context) -> str:
         return (await ctx.start("double", 4)).id
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     child = app.get(await run.result())
     assert (await child.info()).parent == run.id
     assert await child.result() == 8
@@ -105,14 +84,10 @@ async def test_a_child_knows_its_parent_and_both_are_ordinary_runs(app: Stepfast
 
 async def test_a_call_is_one_record_that_becomes_the_result(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.task
-    async def slow() -> int:
-        await gate.passing()
-        return 7
+    slow = task(app, "slow", gate=gate, returns=7)
 
     @app.workflow
-    async def parent(ctx: Context) -> int:
+    async def parent(ctx: Context) -> Any:
         return await ctx.call(slow)
 
     run = await app.start(parent)
@@ -126,35 +101,6 @@ async def test_a_call_is_one_record_that_becomes_the_result(app: Stepfast) -> No
     assert (step.kind, step.name, step.status, step.output) == ("call", "slow", "completed", 7)
 
 
-@WAITS
-@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
-@pytest.mark.enough_on("sqlite")
-async def test_empty_values_come_through_children_as_themselves(make_app: MakeApp, moment: float, value: Any) -> None:
-    """As input and as result, live and replayed."""
-    app = make_app(settings=Settings(inline_wait=moment))
-    gate = Gate()
-
-    @app.task
-    async def echo(value: Any) -> Any:
-        return [value]
-
-    @app.task
-    async def plain(value: Any) -> Any:
-        return value
-
-    @app.workflow
-    async def parent(ctx: Context, value: Any) -> list[Any]:
-        given = [await ctx.call(echo, value), await ctx.call(plain, value)]
-        await ctx.step("gate", gate.passing)
-        return given
-
-    run = await app.start(parent, value)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [[value], value]
-
-
 async def test_the_result_of_a_child_has_the_type_its_code_names(app: Stepfast) -> None:
     """Rule 13: by workflow typed, by name plain."""
 
@@ -166,9 +112,7 @@ async def test_the_result_of_a_child_has_the_type_its_code_names(app: Stepfast) 
     async def parent(ctx: Context) -> list[bool]:
         return [isinstance(await ctx.call(pair), tuple), isinstance(await (await ctx.start(pair)).result(), tuple)]
 
-    run = await app.start(parent)
-    await app.drain()
-    assert await run.result() == [True, True]
+    assert await outcome(app, parent) == [True, True]
 
 
 async def test_a_child_of_code_elsewhere_is_started_by_its_name(make_app: MakeApp) -> None:
@@ -185,9 +129,7 @@ async def test_a_child_of_code_elsewhere_is_started_by_its_name(make_app: MakeAp
         return result
 
     async with there.worker():
-        run = await here.start(parent)
-        async with here.worker():
-            assert await run.result(timeout=20) == 2
+        assert await worked(here, await here.start(parent)) == 2
 
 
 async def test_a_child_takes_the_options_of_a_start(app: Stepfast, calls: Calls) -> None:
@@ -198,8 +140,7 @@ async def test_a_child_takes_the_options_of_a_start(app: Stepfast, calls: Calls)
         child = await ctx.start("double", 1, queue="later", priority=7, delay=3600, tags=["a", "b"])
         return child.id
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     info = await app.get(await run.result()).info()
     assert (info.queue, info.priority, sorted(info.tags), info.status) == ("later", 7, ["a", "b"], "queued")
     assert info.due_at is not None
@@ -214,11 +155,8 @@ async def test_a_child_takes_no_key(app: Stepfast, calls: Calls, verb: str) -> N
     async def parent(ctx: Context) -> None:
         await getattr(ctx, verb)("double", 1, key="k")
 
-    run = await app.start(parent)
-    await app.drain()
-    with pytest.raises(RunFailed, match="take no key") as failed:
-        await run.result()
-    assert failed.value.error_type == ContextMisuse.__name__
+    failed = await failure(await drained(app, parent), "take no key")
+    assert failed.error_type == ContextMisuse.__name__
     assert await app.runs(workflow="double") == []
 
 
@@ -231,11 +169,8 @@ async def test_an_input_that_does_not_fit_starts_nothing(app: Stepfast, calls: C
         calls.hit("parent")
         await ctx.start("double", "many")
 
-    run = await app.start(parent)
-    await app.drain()
-    with pytest.raises(RunFailed) as failed:
-        await run.result()
-    assert failed.value.error_type == "InvalidInput"
+    failed = await failure(await drained(app, parent))
+    assert failed.error_type == "InvalidInput"
     assert await app.runs(workflow="double") == []
     assert calls == {"parent": 1}
 
@@ -256,10 +191,7 @@ async def test_a_handle_may_be_passed_into_a_branch(app: Stepfast, calls: Calls)
         await ctx.step("gate", gate.passing)
         return results
 
-    run = await app.start(parent)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, parent)
     assert await run.result() == [2, 4]
     places = {(s.branch, s.position, s.kind) for s in await run.steps() if s.kind == "result"}
     assert places == {("2", 1, "result"), ("3", 1, "result")}
@@ -275,9 +207,7 @@ async def test_the_same_child_may_be_asked_twice(app: Stepfast, calls: Calls) ->
         child = await ctx.start("double", 4)
         return [await child.result(), await child.result()]
 
-    run = await app.start(parent)
-    async with app.worker():
-        assert await run.result(timeout=10) == [8, 8]
+    assert await worked(app, await app.start(parent)) == [8, 8]
 
 
 @WAITS
@@ -285,11 +215,7 @@ async def test_the_same_child_may_be_asked_in_several_branches(make_app: MakeApp
     """Also where the worker died when only one of them had its answer recorded."""
     app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
-
-    @app.task
-    async def slow() -> str:
-        await gate.passing()
-        return "here"
+    slow = task(app, "slow", gate=gate, returns="here")
 
     async def ask(ctx: Context, child: ChildRun[Any], name: str) -> Any:
         await ctx.step(f"first {name}", lambda: None)
@@ -305,5 +231,4 @@ async def test_the_same_child_may_be_asked_in_several_branches(make_app: MakeApp
         await gate.reached()
         gate.open()
         await crash.happened()
-    async with app.worker():
-        assert await run.result(timeout=10) == ["here"] * 3
+    assert await worked(app, run) == ["here"] * 3

@@ -20,7 +20,9 @@ from stepfast.settings import Settings
 from stepfast.telemetry import Observer
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
-from tests.support.engine import Calls, eventually
+from tests.support.engine import Calls, drained, finished, outcome
+from tests.support.waiting import reached
+from tests.support.workflows import task
 
 ON_POSTGRES = ["asyncpg", "asyncpg pool", "alchemy session", "alchemy connection"]
 ENOUGH = ["asyncpg", "alchemy session", "sqlite3"]
@@ -155,14 +157,6 @@ async def test_a_start_is_rolled_back_with_the_callers_rows(
         await run.result(timeout=1)
 
 
-async def test_a_start_is_seen_by_nobody_before_the_commit(app: Stepfast, caller: Caller, double: Any) -> None:
-    async with caller.transaction() as connection:
-        run = await app.start(double, 4, connection=connection)
-        if caller.kind != "sqlite3":  # there a second connection may have to wait for the first
-            assert await app.runs() == []
-    assert [info.id for info in await app.runs()] == [run.id]
-
-
 async def test_many_starts_are_committed_or_rolled_back_together(app: Stepfast, caller: Caller, double: Any) -> None:
     async with caller.transaction() as connection:
         runs = await app.start_many(double, range(20), connection=connection)
@@ -194,9 +188,7 @@ async def test_a_key_that_was_rolled_back_is_free(app: Stepfast, caller: Caller,
         async with caller.transaction() as connection:
             await app.start(double, 1, key="k", connection=connection)
             raise Stop
-    run = await app.start(double, 2, key="k")
-    await app.drain()
-    assert await run.result() == 4
+    assert await outcome(app, double, 2, key="k") == 4
 
 
 async def test_keys_of_many(app: Stepfast, caller: Caller, double: Any) -> None:
@@ -224,11 +216,7 @@ async def test_the_first_use_of_an_application_may_join_a_transaction(
 ) -> None:
     """A process that has done nothing yet: what it must write for itself is not part of the caller's transaction."""
     fresh = make_app()
-
-    @fresh.task(name="newcomer")
-    async def newcomer(number: int) -> int:
-        return number
-
+    newcomer = task(fresh, "newcomer")
     await caller.app.start(double, 1)
     if caller.kind == "sqlite3":
         await fresh.store()  # the caller holds SQLite's only lock from its first row on
@@ -236,8 +224,7 @@ async def test_the_first_use_of_an_application_may_join_a_transaction(
     async with caller.transaction() as connection:
         await caller.note(connection, "a")
         run = await fresh.start(newcomer, 5, connection=connection)
-    await fresh.drain()
-    assert await run.result() == 5
+    assert await finished(fresh, run) == 5
 
 
 # -- signals -------------------------------------------------------------------------------------------------------
@@ -255,17 +242,13 @@ def waiter(app: Stepfast) -> Any:
 async def test_a_signal_is_delivered_when_the_caller_commits(app: Stepfast, caller: Caller, waiter: Any) -> None:
     run = await app.start(waiter)
     async with app.worker():
-        await eventually(lambda: has_status(app, run.id, "waiting"))
+        await reached(run, "waiting")
         async with caller.transaction() as connection:
             await caller.note(connection, "a")
             await run.signal("word", 1, connection=connection)
             await app.signal(run.id, "word", 2, connection=connection)
         assert await run.result(timeout=20) == [1, 2]
     assert await caller.notes() == ["a"]
-
-
-async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
-    return await app.get(run_id).status() == status
 
 
 async def test_a_signal_is_rolled_back_with_the_callers_rows(app: Stepfast, caller: Caller, waiter: Any) -> None:
@@ -276,8 +259,7 @@ async def test_a_signal_is_rolled_back_with_the_callers_rows(app: Stepfast, call
             raise Stop
     await run.signal("word", 1)
     await run.signal("word", 2)
-    await app.drain()
-    assert await run.result() == [1, 2]
+    assert await finished(app, run) == [1, 2]
 
 
 async def test_a_run_may_be_started_and_sent_to_in_one_transaction(app: Stepfast, caller: Caller, waiter: Any) -> None:
@@ -285,13 +267,11 @@ async def test_a_run_may_be_started_and_sent_to_in_one_transaction(app: Stepfast
         run = await app.start(waiter, connection=connection)
         await run.signal("word", 1, connection=connection)
         await run.signal("word", None, connection=connection)
-    await app.drain()
-    assert await run.result() == [1, None]
+    assert await finished(app, run) == [1, None]
 
 
 async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Stepfast, caller: Caller, double: Any) -> None:
-    run = await app.start(double, 1)
-    await app.drain()
+    run = await drained(app, double, 1)
     async with caller.transaction() as connection:
         await caller.note(connection, "kept")
         with pytest.raises(InvalidState, match="completed"):
@@ -307,8 +287,7 @@ async def test_a_signal_to_the_first_of_a_chain_that_has_ended_is_refused(app: S
         if number < 2:
             ctx.continue_as(number + 1)
 
-    run = await app.start(counter, 0)
-    await app.drain()
+    run = await drained(app, counter, 0)
     with pytest.raises(InvalidState) as usual:
         await run.signal("word")
     async with caller.transaction() as connection:
@@ -331,8 +310,7 @@ async def test_a_signal_to_the_first_of_a_chain_is_as_one_to_its_last(make_app: 
     async def counter(ctx: Context, number: int) -> None:
         ctx.continue_as(number + 1) if number < 2 else await ctx.sleep(600)
 
-    run = await app.start(counter, 0)
-    await app.drain()
+    run = await drained(app, counter, 0)
     last = await (await app.store()).continuation(run.id)
     for _ in range(2):
         async with caller.transaction() as connection:
@@ -361,7 +339,7 @@ async def test_a_waiting_run_is_not_locked_by_a_signal_that_is_not_committed(
     """Rule 10: inserts only. The run goes on meanwhile, woken by others. SQLite has one writer at a time."""
     run = await app.start(waiter)
     async with app.worker():
-        await eventually(lambda: has_status(app, run.id, "waiting"))
+        await reached(run, "waiting")
         async with caller.transaction() as connection:
             await run.signal("word", "late", connection=connection)
             await run.signal("word", "first")
@@ -414,13 +392,11 @@ async def test_the_first_use_of_an_application_may_be_inside_a_transaction(make_
         if caller.kind == "sqlite3":
             connection.execute("BEGIN IMMEDIATE")
         run = await asyncio.wait_for(app.start(task, connection=connection), 20)
-    await app.drain()
-    assert await run.result(timeout=20) == "done"
+    assert await finished(app, run) == "done"
 
 
 async def test_a_result_is_waited_for_through_an_outage_also_by_a_mere_id(app: Stepfast, double: Any) -> None:
-    run = await app.start(double, 21)
-    await app.drain()
+    run = await drained(app, double, 21)
     store: Any = await app.store()
     asked, look = [], store.run
 
@@ -495,5 +471,4 @@ async def test_a_file_that_is_attached_to_the_callers_connection_is_joined(
     run = await app.start(double, 2, connection=connection)
     connection.commit()
     connection.close()
-    await app.drain()
-    assert await run.result(timeout=20) == 4
+    assert await finished(app, run) == 4

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, Stepfast, SyncContext
-from tests.support.engine import Calls, Gate, eventually, interrupt
+from tests.support.engine import Calls, Gate, drained, eventually, interrupt
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -27,8 +27,7 @@ async def test_a_context_knows_its_run(app: Stepfast) -> None:
     async def order(ctx: Context, input: str) -> list[Any]:
         return [ctx.run_id, ctx.attempt, ctx.workflow, input]
 
-    run = await app.start(order, "in")
-    await app.drain()
+    run = await drained(app, order, "in")
     assert await run.result() == [run.id, 1, "the order", "in"]
 
 
@@ -48,8 +47,7 @@ async def test_step_keys_are_distinct_and_the_same_on_every_try(app: Stepfast, c
         assert keys["first"] == {announced}
         await ctx.options(retries=1, backoff=AT_ONCE).step(work, "second")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "completed"
     assert calls["second"] == 4
     assert [len(found) for found in keys.values()] == [1, 1]
@@ -121,8 +119,7 @@ async def test_draws_inside_a_step_are_the_same_on_every_try(app: Stepfast) -> N
 
         await ctx.options(retries=1, backoff=AT_ONCE).step(draw)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "completed"
     assert seen[0] == seen[1]
     assert seen[0][0] != seen[0][1]
@@ -199,6 +196,5 @@ async def test_a_plain_def_workflow_is_told_the_same(app: Stepfast) -> None:
         facts = [ctx.run_id, ctx.attempt, ctx.workflow, ctx.step_key.startswith(ctx.run_id)]
         return [*facts, ctx.uuid() != ctx.uuid(), 0 <= ctx.random() < 1, ctx.now().tzinfo is UTC]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == [run.id, 1, "order", True, True, True, True]

@@ -13,7 +13,6 @@ from stepfast import (
     InvalidState,
     NonRetryableError,
     RunCancelled,
-    RunFailed,
     Settings,
     SignalTimeout,
     Stepfast,
@@ -21,10 +20,19 @@ from stepfast import (
 )
 from stepfast.errors import DatabaseUnavailable
 from tests.engine.conftest import MakeApp
-from tests.store.scene import Rows
 from tests.support.crashing import crash_at
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
-from tests.support.waiting import deafen
+from tests.support.engine import (
+    Calls,
+    Gate,
+    ThreadGate,
+    drained,
+    eventually,
+    failure,
+    finished,
+    outcome,
+    worked,
+)
+from tests.support.waiting import deafen, reached, rows_of
 from tests.worker.spying import wrap
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -39,10 +47,6 @@ def add_counter(app: Stepfast, calls: Calls, last: int) -> None:
         return f"ended at {number}"
 
 
-async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
-    return await app.get(run_id).status() == status
-
-
 async def chain_of(app: Stepfast, first: str) -> list[Any]:
     """The runs of a chain, oldest first."""
     infos = {info.origin: info for info in await app.runs(limit=1000)}
@@ -55,16 +59,13 @@ async def chain_of(app: Stepfast, first: str) -> list[Any]:
 async def test_the_result_is_that_of_the_last(app: Stepfast, calls: Calls) -> None:
     """Whoever waits for the first waits for the whole chain."""
     add_counter(app, calls, 3)
-    run = await app.start("counter", 0)
-    async with app.worker():
-        assert await run.result(timeout=20) == "ended at 3"
+    assert await worked(app, await app.start("counter", 0)) == "ended at 3"
     assert calls == {f"count {n}": 1 for n in range(4)}
 
 
 async def test_each_of_a_chain_has_a_history_of_its_own_and_names_the_one_before(app: Stepfast, calls: Calls) -> None:
     add_counter(app, calls, 2)
-    run = await app.start("counter", 0)
-    await app.drain()
+    run = await drained(app, "counter", 0)
     chain = await chain_of(app, run.id)
     assert [(info.input, info.status, info.reason) for info in chain] == [
         (0, "completed", "continued"), (1, "completed", "continued"), (2, "completed", None),
@@ -81,15 +82,12 @@ async def test_a_plain_def_goes_on_as_another_too(app: Stepfast) -> None:
             ctx.continue_as(number + 1)
         return number
 
-    run = await app.start(counter, 0)
-    await app.drain()
-    assert await run.result() == 2
+    assert await outcome(app, counter, 0) == 2
 
 
 async def test_the_next_keeps_queue_priority_and_tags(app: Stepfast, calls: Calls) -> None:
     add_counter(app, calls, 1)
-    run = await app.start("counter", 0, queue="vip", priority=5, tags=["a"])
-    await app.drain()
+    run = await drained(app, "counter", 0, queue="vip", priority=5, tags=["a"])
     _, successor = await chain_of(app, run.id)
     assert (successor.queue, successor.priority, successor.tags) == ("vip", 5, ["a"])
 
@@ -98,11 +96,8 @@ async def test_a_chain_has_one_deadline(app: Stepfast, calls: Calls) -> None:
     """The next has what is left of it: here an hour of a day."""
     add_counter(app, calls, 1)
     run = await app.start("counter", 0, deadline=timedelta(days=1))
-    rows = Rows(await app.store(), app.namespace, app.url.text)
-    try:
+    async with rows_of(app) as rows:
         await rows.shift(run.id, "deadline_at", -23 * 3_600_000)
-    finally:
-        await rows.close()
     await app.drain()
     first, successor = await chain_of(app, run.id)
     assert first.deadline <= successor.deadline < first.deadline + timedelta(hours=1)
@@ -110,8 +105,7 @@ async def test_a_chain_has_one_deadline(app: Stepfast, calls: Calls) -> None:
 
 async def test_a_chain_that_had_no_deadline_has_none(app: Stepfast, calls: Calls) -> None:
     add_counter(app, calls, 1)
-    run = await app.start("counter", 0)
-    await app.drain()
+    run = await drained(app, "counter", 0)
     assert [info.deadline for info in await chain_of(app, run.id)] == [None, None]
 
 
@@ -120,11 +114,8 @@ async def test_an_input_that_does_not_fit_is_refused(app: Stepfast) -> None:
     async def counter(ctx: Context, number: int) -> None:
         ctx.continue_as("many")
 
-    run = await app.start(counter, 0)
-    await app.drain()
-    with pytest.raises(RunFailed) as failed:
-        await run.result()
-    assert failed.value.error_type == "InvalidInput"
+    failed = await failure(await drained(app, counter, 0))
+    assert failed.error_type == "InvalidInput"
     assert len(await app.runs()) == 1
 
 
@@ -142,8 +133,7 @@ async def test_signals_that_were_not_taken_go_along(app: Stepfast) -> None:
     run = await app.start(inbox, [])
     for word in "abc":
         await run.signal("word", word)
-    await app.drain()
-    assert await run.result() == ["a", "b", "c"]
+    assert await finished(app, run) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
@@ -154,8 +144,7 @@ async def test_a_crash_when_it_goes_on_makes_one_successor(app: Stepfast, calls:
     run = await app.start("counter", 0)
     await crash_at(app, lambda batch: any(m.successor for m in batch.transitions), written=written)
     assert len(await app.runs()) == (2 if written else 1)
-    await app.drain()
-    assert await run.result() == "ended at 1"
+    assert await finished(app, run) == "ended at 1"
     assert len(await app.runs()) == 2
     assert calls == {"count 0": 1, "count 1": 1}
 
@@ -173,8 +162,7 @@ async def test_catching_it_changes_nothing(app: Stepfast, calls: Calls) -> None:
             return "wrong"
         return "right"
 
-    run = await app.start(counter, 0)
-    await app.drain()
+    run = await drained(app, counter, 0)
     assert await run.result() == "right"
     assert calls == {"caught": 1}
 
@@ -198,9 +186,7 @@ async def test_a_branch_may_let_the_run_go_on_as_another(app: Stepfast) -> None:
             await ctx.gather(ctx.branch(waits), ctx.branch(busy), ctx.branch(decides))
         return number
 
-    run = await app.start(order, 0)
-    async with app.worker():
-        assert await run.result(timeout=10) == 1
+    assert await worked(app, await app.start(order, 0)) == 1
 
 
 async def test_going_on_inside_a_step_is_refused(app: Stepfast) -> None:
@@ -211,17 +197,13 @@ async def test_going_on_inside_a_step_is_refused(app: Stepfast) -> None:
 
         await ctx.step(inside)
 
-    run = await app.start(order, 0)
-    await app.drain()
-    with pytest.raises(RunFailed, match=r"ctx\.continue_as from inside"):
-        await run.result()
+    await failure(await drained(app, order, 0), r"ctx\.continue_as from inside")
 
 
 async def test_a_key_stays_with_the_first_of_a_chain(app: Stepfast, calls: Calls) -> None:
     """Rule 35: the same key is the same run, whose result is that of the last."""
     add_counter(app, calls, 2)
-    run = await app.start("counter", 0, key="k")
-    await app.drain()
+    run = await drained(app, "counter", 0, key="k")
     again = await app.start("counter", 0, key="k")
     assert again.id == run.id
     assert await again.result() == "ended at 2"
@@ -238,7 +220,7 @@ async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_fi
 
     run = await app.start(order, 0)
     async with app.worker():
-        await eventually(lambda: has_status(app, run.id, "completed"))
+        await reached(run, "completed")
         [_, last] = await chain_of(app, run.id)
         await app.get(last.id).cancel()
         with pytest.raises(RunCancelled):
@@ -267,7 +249,7 @@ async def test_a_run_that_is_paused_in_its_last_moment_goes_on_as_a_paused_one(
         await gate.reached()
         await operator.get(run.id).pause()
         gate.open()
-        await eventually(lambda: has_status(app, run.id, "completed"))
+        await reached(run, "completed")
         [_, successor] = await chain_of(app, run.id)
         assert successor.status == "paused"
         await run.resume()
@@ -298,8 +280,7 @@ async def test_what_is_asked_of_the_first_of_a_chain_is_asked_of_the_one_that_go
         await run.resume()
         assert await app.get(held.id).status() != "paused"
         await run.signal("go")
-        with pytest.raises(RunFailed):
-            await run.result(timeout=20)
+        await failure(run)
         retried = await run.retry()
         assert retried.id == held.id
         await eventually(lambda: has_waiting(app))
@@ -334,7 +315,7 @@ async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(a
         lost += 1
         if lost == 1:
             gate.open()
-            await eventually(lambda: has_status(app, run.id, "completed"))
+            await reached(run, "completed")
             raise DatabaseUnavailable("the reply was lost")
         return asked
 
@@ -405,25 +386,23 @@ async def test_a_long_chain_comes_to_its_end(make_app: MakeApp, calls: Calls) ->
             ctx.continue_as(number + 1)
         return number
 
-    run = await app.start(counter, 0)
-    async with app.worker():
-        assert await run.result(timeout=40) == 100
+    assert await worked(app, await app.start(counter, 0), 40) == 100
     assert calls == {"count": 303}
 
 
 async def test_the_limit_on_records_names_the_way_out(make_app: MakeApp) -> None:
-    """Rule 23."""
+    """Rule 23: nothing grows without a bound, and no other attempt can help."""
     app = make_app(settings=Settings(max_records=5))
 
-    @app.workflow(max_attempts=1)
+    @app.workflow
     async def order(ctx: Context) -> None:
-        for _ in range(6):
+        while True:
             await ctx.step("one more", lambda: None)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=r"ctx\.continue_as"):
-        await run.result()
+    run = await drained(app, order)
+    failed = await failure(run, r"ctx\.continue_as")
+    assert "max_records" in failed.message and "5" in failed.message
+    assert (await run.info()).attempt == 1
 
 
 async def test_a_chain_of_any_length_is_followed_from_its_first(app: Stepfast) -> None:
@@ -434,24 +413,20 @@ async def test_a_chain_of_any_length_is_followed_from_its_first(app: Stepfast) -
         return str(await ctx.wait_signal("go"))
 
     runs = sorted(await app.start_many(loop, list(range(1201))), key=lambda run: run.id)
-    rows = Rows(await app.store(), app.namespace, app.url.text)
-    try:
+    async with rows_of(app) as rows:
         await rows.fetch(
             "UPDATE [runs] AS r SET status = 'completed', reason = 'continued', place = NULL, output = "
             "(SELECT '\"' || CAST(n.id AS text) || '\"' FROM [runs] n WHERE n.id > r.id ORDER BY n.id LIMIT 1) "
             "WHERE id <> ?",
             runs[-1].id,
         )
-    finally:
-        await rows.close()
     first, last = runs[0], runs[-1]
     await first.pause()
     assert await last.status() == "paused"
     await first.resume()
     assert await last.status() == "queued"
     await first.signal("go", "on")
-    await app.drain()
-    assert await first.result(timeout=PATIENCE) == "on"
+    assert await finished(app, first) == "on"
     with pytest.raises(InvalidState, match=last.id):
         await first.cancel()
     with pytest.raises(InvalidState, match=last.id):

@@ -13,7 +13,7 @@ from stepfast.engine.dag import Dag
 from stepfast.run import Run
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.dags import build, ended, how, make_step_due, no, passing, row_of, steps_of
-from tests.support.engine import Calls, Gate, drained, eventually, failure, stopped_at_once
+from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, stopped_at_once
 
 pytestmark = ON_SQLITE
 
@@ -367,8 +367,7 @@ async def test_a_step_for_which_the_code_has_a_gate_now_is_left_to_code_that_has
     assert (info.status, info.detail) == ("waiting", "retry")
     assert "the code has an approval of that name" in caplog.text
     await make_step_due(app, run, "check")
-    await app.drain()
-    assert await run.result() == {"check": "checked"}
+    assert await finished(app, run) == {"check": "checked"}
 
 
 async def test_what_a_step_did_before_the_code_had_a_gate_instead_counts_as_not_undone(

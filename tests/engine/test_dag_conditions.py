@@ -9,7 +9,7 @@ import pytest
 from stepfast import AttemptTimeout, NonRetryableError, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, WAITS, MakeApp
 from tests.support.dags import QUICK, build, give, how, make_step_due, names, no, passing, step_is, steps_of
-from tests.support.engine import Calls, Gate, drained, failure, outcome, replayed
+from tests.support.engine import Calls, Gate, drained, failure, finished, outcome, replayed
 
 pytestmark = ON_SQLITE
 
@@ -95,8 +95,7 @@ async def test_a_condition_that_the_code_no_longer_has_is_met(app: Stepfast, mak
     run = await app.start(old)
     other = make_app()
     build(other, {"work": give})
-    await other.drain()
-    assert await run.result() == {"work": "work"}
+    assert await finished(other, run) == {"work": "work"}
 
 
 async def test_a_step_that_has_begun_is_not_skipped_any_more(app: Stepfast, calls: Calls) -> None:
@@ -111,8 +110,7 @@ async def test_a_step_that_has_begun_is_not_skipped_any_more(app: Stepfast, call
 
     run = await drained(app, dag)
     await make_step_due(app, run, "work")
-    await app.drain()
-    assert await run.result() == {"work": "whole"}
+    assert await finished(app, run) == {"work": "whole"}
 
 
 @ON_BOTH

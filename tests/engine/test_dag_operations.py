@@ -24,7 +24,7 @@ from tests.support.dags import (
     step_is,
     steps_of,
 )
-from tests.support.engine import PATIENCE, Calls, Gate, drained, failure
+from tests.support.engine import PATIENCE, Calls, Gate, drained, failure, finished
 from tests.support.waiting import rows_of
 
 pytestmark = ON_SQLITE
@@ -50,8 +50,7 @@ async def test_a_failed_run_continues_with_the_step_that_failed(app: Stepfast, c
     assert (await run.status(), (await how(run))["c"]) == ("failed", "skipped")
     assert (await run.retry()).id == run.id
     assert await run.status() == "running"
-    await app.drain()
-    assert await run.result() == {"a": "a-1", "aside": "aside-1", "b": "b-2", "c": "c-1"}
+    assert await finished(app, run) == {"a": "a-1", "aside": "aside-1", "b": "b-2", "c": "c-1"}
     assert calls == {"a": 1, "aside": 1, "b": 2, "c": 1}
     info = await run.info()
     assert (info.status, info.reason, info.error) == ("completed", None, None)
@@ -79,8 +78,7 @@ async def test_a_retried_step_has_all_its_tries_and_keeps_its_records(app: Stepf
     run = await drained(app, dag)
     assert (await run.status(), calls["fetch"]) == ("failed", 2)
     await run.retry()
-    await app.drain()
-    assert await run.result() == {"fetch": 1}
+    assert await finished(app, run) == {"fetch": 1}
     assert calls == {"open": 1, "fetch": 4}
 
 
@@ -100,8 +98,7 @@ async def test_a_failed_record_within_a_retried_step_is_made_again(app: Stepfast
 
     run = await drained(app, dag)
     await run.retry()
-    await app.drain()
-    assert await run.result() == {"work": "well"}
+    assert await finished(app, run) == {"work": "well"}
     assert calls == {"before": 1, "inner": 2}
 
 
@@ -139,8 +136,7 @@ async def test_an_approval_that_failed_waits_again(app: Stepfast, cause: str) ->
     await app.drain()
     assert await how(run) == {"ok": "waiting"}
     await run.signal("ok", True)
-    await app.drain()
-    assert await run.result() == {"ok": True}
+    assert await finished(app, run) == {"ok": True}
 
 
 async def test_only_failed_or_cancelled_runs_are_retried(app: Stepfast, calls: Calls) -> None:
@@ -255,8 +251,7 @@ async def test_a_failed_run_is_started_again_with_the_same_input(app: Stepfast, 
     first = await drained(app, dag, {"order": 7}, tags=["vip"], priority=3)
     second = await first.retry(from_start=True)
     assert second.id != first.id
-    await app.drain()
-    assert await second.result() == {"a": {"order": 7}, "b": "done"}
+    assert await finished(app, second) == {"a": {"order": 7}, "b": "done"}
     assert await first.status() == "compensated"
     info = await second.info()
     assert (info.origin, info.tags, info.priority, info.input) == (first.id, ["vip"], 3, {"order": 7})
@@ -268,8 +263,7 @@ async def test_a_cancelled_run_is_started_again(app: Stepfast, saga: Saga) -> No
     await run.cancel()
     await app.drain()
     again = await run.retry(from_start=True)
-    await app.drain()
-    assert await again.result() == {"a": "a-1"}
+    assert await finished(app, again) == {"a": "a-1"}
 
 
 @ON_BOTH
@@ -353,8 +347,7 @@ async def test_a_pause_makes_a_sleep_neither_shorter_nor_longer(app: Stepfast, c
     info = await step.info()
     assert (info.status, info.waiting_for, info.due_at, calls) == ("waiting", "time", due, {})
     await make_step_due(app, run, "nap")
-    await app.drain()
-    assert await run.result() == {"nap": 1}
+    assert await finished(app, run) == {"nap": 1}
 
 
 async def test_an_answer_to_an_approval_of_a_paused_run_is_kept(app: Stepfast) -> None:
@@ -366,8 +359,7 @@ async def test_an_answer_to_an_approval_of_a_paused_run_is_kept(app: Stepfast) -
     await app.drain()
     assert (await run.status(), await how(run)) == ("paused", {"ok": "paused"})
     await run.resume()
-    await app.drain()
-    assert await run.result() == {"ok": "yes"}
+    assert await finished(app, run) == {"ok": "yes"}
 
 
 async def test_a_paused_run_can_be_cancelled_and_is_undone(app: Stepfast, saga: Saga) -> None:

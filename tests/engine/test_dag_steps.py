@@ -11,7 +11,7 @@ from stepfast import Backoff, NonRetryableError, RetryLater, Settings, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, WAITS, MakeApp
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import QUICK, build, how, make_step_due, passing, returning, row_of, steps_of
-from tests.support.engine import Calls, Gate, drained, eventually, failure, interrupt, outcome
+from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, interrupt, outcome
 from tests.worker.spying import HeldReply
 
 pytestmark = ON_SQLITE
@@ -204,8 +204,7 @@ async def test_a_backoff_is_waited_for_without_a_slot(app: Stepfast, calls: Call
     await app.drain()
     assert calls == {"shaky": 1}
     await make_step_due(app, run, "shaky")
-    await app.drain()
-    assert await run.result() == {"shaky": 2}
+    assert await finished(app, run) == {"shaky": 2}
 
 
 async def test_a_step_can_set_the_time_of_its_next_try(app: Stepfast, calls: Calls) -> None:
@@ -220,8 +219,7 @@ async def test_a_step_can_set_the_time_of_its_next_try(app: Stepfast, calls: Cal
     run = await drained(app, dag)
     assert await run.status() == "running"
     await make_step_due(app, run, "shaky")
-    await app.drain()
-    assert await run.result() == {"shaky": 2}
+    assert await finished(app, run) == {"shaky": 2}
 
 
 async def test_a_step_that_takes_too_long_is_stopped_and_tried_again(app: Stepfast, calls: Calls) -> None:
@@ -285,8 +283,7 @@ async def test_what_a_step_records_is_not_done_again_after_a_crash(app: Stepfast
 
     run = await app.start(build(app, {"pay": pay if kind == "async" else pay_plainly}))
     await crash_at(app, outcome_of("second"), written=False)
-    await app.drain()
-    assert await run.result() == {"pay": 7}
+    assert await finished(app, run) == {"pay": 7}
     assert calls == {"pay": 2, "first": 1, "second": 2}
 
 
@@ -325,8 +322,7 @@ async def test_a_crash_when_the_run_ends_repeats_no_step(app: Stepfast, calls: C
     await crash_at(
         app, lambda batch: any(m.run_id == run.id and m.status == "completed" for m in batch.transitions), written=False
     )
-    await app.drain()
-    assert await run.result() == {"only": 1} == calls
+    assert await finished(app, run) == {"only": 1} == calls
 
 
 @ON_BOTH
@@ -343,9 +339,7 @@ async def test_a_worker_that_stops_gives_its_step_back_without_an_attempt(app: S
     run = await app.start(dag)
     await interrupt(app, gate)
     assert (await how(run))["work"] == "waiting"
-    gate.open()
-    await app.drain()
-    assert await run.result() == {"work": 1}
+    assert await finished(app, run, gate) == {"work": 1}
     assert calls == {"work": 2}
 
 
@@ -361,8 +355,7 @@ async def test_a_step_sleeps_without_a_slot_and_goes_on(app: Stepfast, calls: Ca
     info = (await steps_of(run))["nap"]
     assert (info.status, info.detail) == ("waiting", "time")
     await make_step_due(app, run, "nap")
-    await app.drain()
-    assert await run.result() == {"nap": "rested", "after": "rested"}
+    assert await finished(app, run) == {"nap": "rested", "after": "rested"}
     assert calls == {"before": 1}
 
 

@@ -45,6 +45,7 @@ from tests.support.engine import (
     drained,
     eventually,
     failure,
+    finished,
     interrupt,
     make_due,
     outcome,
@@ -601,12 +602,10 @@ async def test_a_run_that_is_cancelled_in_a_paused_queue_ends_at_once(app: Stepf
         await run.cancel()
         assert await run.status() == "cancelled"
         assert {step.status for step in await run.steps()} == {"skipped"}
-    await app.drain()
-    assert await above.result(timeout=PATIENCE) == "failed"
+    assert await finished(app, above) == "failed"
     await app.resume_queue("held")
     await alone.retry()
-    await app.drain()
-    assert await alone.result(timeout=PATIENCE) == {"first": 1, "second": 2}
+    assert await finished(app, alone) == {"first": 1, "second": 2}
 
 
 async def test_a_cancelled_run_finishes_its_step_and_undoes_it(app: Stepfast, saga: Saga) -> None:
@@ -789,8 +788,7 @@ async def test_a_step_whose_code_was_changed_undoes_nothing_and_can_be_retried(m
     info = await run.info()
     assert (info.status, info.reason, saga.log) == ("failed", "non_determinism", ["a"])
     await run.retry()
-    await old.drain()
-    assert await run.result(timeout=PATIENCE) == {"a": "a-1", "b": "done"}
+    assert await finished(old, run) == {"a": "a-1", "b": "done"}
 
 
 async def test_the_step_for_an_error_is_that_of_the_graph_of_the_run(make_app: MakeApp, saga: Saga) -> None:
@@ -810,9 +808,7 @@ async def test_the_step_for_an_error_is_that_of_the_graph_of_the_run(make_app: M
     run = await old.start(catching(old, {ValueError: "old"}))
     await interrupt(old, gate)
     catching(new, {})
-    gate.open()
-    await new.drain()
-    assert await run.result(timeout=PATIENCE) == {"old": "old-1", "new": "new-1"}
+    assert await finished(new, run, gate) == {"old": "old-1", "new": "new-1"}
 
 
 async def test_an_internal_error_ends_the_run_and_names_itself(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from stepfast import (
     SyncContext,
     step,
 )
-from tests.support.engine import Calls
+from tests.support.engine import Calls, drained, failure, finished, outcome
+from tests.support.workflows import task
 
 if TYPE_CHECKING:
     from stepfast import Context as OnlyForTyping
@@ -183,9 +184,7 @@ async def test_an_annotation_of_object_means_anything() -> None:
         async def wide(value: object) -> object | None:
             return value
 
-        run = await app.start(order, {"a": 1, "b": ["x", None]})
-        await app.drain()
-        assert await run.result() == [{"a": 1, "b": ["x", None]}, ["x", None]]
+        assert await outcome(app, order, {"a": 1, "b": ["x", None]}) == [{"a": 1, "b": ["x", None]}, ["x", None]]
 
 
 # -- undo ------------------------------------------------------------------------------------------------------------
@@ -244,12 +243,9 @@ async def test_an_undo_that_cannot_be_called_with_these_arguments_stops_the_run_
                 return await ctx.options(compensate=undo_output).wait_until(act, "one")
             return await ctx.step(step(name="act", compensate=undo_output)(act), "one", note="x")
 
-        run = await app.start(order)
-        await app.drain()
-        with pytest.raises(RunFailed) as caught:
-            await run.result()
-    assert caught.value.error_type == ContextMisuse.__name__
-    assert "undo_output" in caught.value.message and "test_declaring.py" in caught.value.message
+        caught = await failure(await drained(app, order))
+    assert caught.error_type == ContextMisuse.__name__
+    assert "undo_output" in caught.message and "test_declaring.py" in caught.message
     assert not calls
 
 
@@ -259,9 +255,7 @@ async def test_an_undo_that_cannot_be_called_with_these_arguments_stops_the_run_
 @pytest.mark.parametrize("kind", ["task", "workflow"])
 async def test_a_workflow_called_as_a_step_is_refused_and_names_what_to_write(kind: str) -> None:
     async with Stepfast("sqlite://") as app:
-
-        @app.task(name="task")
-        async def mail(given: str) -> None: ...
+        task(app, "task", returns=None)
 
         @app.workflow(name="workflow")
         async def child(ctx: Context, given: str) -> None: ...
@@ -270,8 +264,7 @@ async def test_a_workflow_called_as_a_step_is_refused_and_names_what_to_write(ki
         async def order(ctx: Context) -> None:
             await ctx.step(app.workflows[kind], "x")
 
-        run = await app.start(order)
-        await app.drain()
+        run = await drained(app, order)
         with pytest.raises(
             RunFailed, match=rf"ContextMisuse: '{kind}' is a {kind}, not a step: ctx.call\({kind}, input\)"
         ):
@@ -289,10 +282,7 @@ async def test_a_step_whose_result_cannot_be_read_back_is_refused_before_it_is_c
         async def order(ctx: Context) -> None:
             await ctx.step(connect)
 
-        run = await app.start(order)
-        await app.drain()
-        with pytest.raises(RunFailed, match=r"'connect' \(test_declaring.py:\d+\).*Client"):
-            await run.result()
+        await failure(await drained(app, order), r"'connect' \(test_declaring.py:\d+\).*Client")
     assert not calls
 
 
@@ -397,5 +387,4 @@ async def test_an_input_with_a_misspelt_field_is_refused_with_and_without_the_co
         async with Stepfast(url) as trigger:
             with pytest.raises(InvalidInput, match=r"unknown field `di`.* id"):
                 await trigger.start("mail", {"di": "o-1"})
-        await app.drain()
-        assert await run.result() == "o-1"
+        assert await finished(app, run) == "o-1"

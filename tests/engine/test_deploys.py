@@ -18,9 +18,10 @@ import pytest
 
 from stepfast import Backoff, Context, InvalidState, Run, Settings, Stepfast
 from tests.engine.conftest import MakeApp
-from tests.store.scene import Rows
 from tests.support.crashing import crash_at, outcome_of
-from tests.support.engine import Calls, Gate, eventually, make_due
+from tests.support.engine import Calls, Gate, drained, eventually, finished, make_due
+from tests.support.waiting import rows_of
+from tests.support.workflows import listener
 
 HOUR = 3600
 SETTINGS = Settings(inline_wait=0, poll_interval=0.05, min_poll_interval=0.02, sweep_interval=0.05)
@@ -341,8 +342,7 @@ async def test_what_one_branch_would_do_waits_for_what_is_recorded_of_the_others
         return order
 
     async with two_codes(sqlite_url, code("step"), code("renamed")) as (before, after):
-        run = await before.start("order")
-        await before.drain()
+        run = await drained(before, "order")
         await run.signal("go")
         await after.drain()
         assert (await run.info()).reason == "non_determinism"
@@ -432,12 +432,8 @@ async def test_a_dead_letter_can_be_cancelled_and_is_undone(make_app: MakeApp, c
         await ctx.options(compensate=lambda _: calls.hit("undo")).step("charge", lambda: None)
         await ctx.wait_signal("go")
 
-    @app.workflow
-    async def harmless(ctx: Context) -> None:
-        await ctx.wait_signal("go")
-
-    runs = await app.start(order), await app.start(harmless)
-    await app.drain()
+    harmless = listener(app, name="harmless")
+    runs = await drained(app, order), await app.start(harmless)
     for run in runs:
         await fails(app, run.id, "workers_lost")
         await run.cancel()
@@ -456,8 +452,7 @@ async def test_a_run_that_failed_by_its_own_code_is_not_cancelled_any_more(make_
     async def divide() -> float:
         return 1 / 0
 
-    run = await app.start(divide)
-    await app.drain()
+    run = await drained(app, divide)
     with pytest.raises(InvalidState):
         await run.cancel()
 
@@ -483,8 +478,7 @@ async def test_a_dag_run_that_failed_by_changed_code_can_be_cancelled_and_is_und
         shop.step(after=["charge"])(code(name))
         apps.append((app, shop))
     [(before, shop), (after, _)] = apps
-    run = await before.start(shop)
-    await before.drain()
+    run = await drained(before, shop)
     await run.signal("ship", None)
     await after.drain()
     info = await run.info()
@@ -497,15 +491,12 @@ async def test_a_dag_run_that_failed_by_changed_code_can_be_cancelled_and_is_und
 
 async def fails(app: Stepfast, run_id: str, reason: str) -> None:
     """Make the run one that has ended like this."""
-    rows = Rows(await app.store(), app.namespace, app.url.text)
-    try:
+    async with rows_of(app) as rows:
         await rows.fetch(
             "UPDATE [runs] SET status = 'failed', reason = ?, undoing = false, losses = 5, completed_at = created_at, "
             "visible_at = NULL, place = NULL, waiting_for = NULL WHERE id = ?",
             reason, run_id,
         )  # fmt: skip
-    finally:
-        await rows.close()
 
 
 async def test_after_a_crash_the_losers_of_a_race_are_given_up(make_app: MakeApp) -> None:
@@ -519,12 +510,10 @@ async def test_after_a_crash_the_losers_of_a_race_are_given_up(make_app: MakeApp
         race = ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR), other=ctx.branch(dawdling))
         return (await race)[0]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.signal("paid")
     await crash_at(app, outcome_of("paid", "signal"), written=True)
-    await app.drain()
-    assert await run.result() == "paid"
+    assert await finished(app, run) == "paid"
     assert {step.name: step.status for step in await run.steps()} == {
         "paid": "completed", "sleep": "cancelled", "never": "cancelled", "first": "completed",
     }  # fmt: skip
@@ -539,8 +528,7 @@ async def test_a_released_run_costs_one_open_record_for_each_call_that_waits(mak
         await ctx.step("step", lambda: None)
         await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert [(step.name, step.status) for step in sorted(await run.steps(), key=lambda step: step.position)] == [
         ("step", "completed"), ("paid", "waiting"), ("sleep", "waiting"), ("first", "waiting"),
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from stepfast.model.ids import new_id
 from stepfast.worker.threads import Clockwork
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
-from tests.support.engine import eventually
+from tests.support.engine import drained, eventually
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -69,8 +69,7 @@ async def test_a_retry_draws_the_same(app: Stepfast) -> None:
         if len(seen) == 1:
             raise ValueError("once")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.retry()
     await app.drain()
     assert seen[0] == seen[1]
@@ -84,8 +83,7 @@ async def test_from_the_start_is_from_another_secret(app: Stepfast) -> None:
         seen.append(ctx.uuid())
         raise ValueError("always")
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await run.retry(from_start=True)
     await app.drain()
     assert len(set(seen)) == 2

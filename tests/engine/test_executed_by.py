@@ -9,7 +9,9 @@ from typing import Any
 from stepfast import Context, Settings, Stepfast
 from stepfast.info import ExecutedBy
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
+from tests.support.engine import drained
 from tests.support.waiting import rows_of
+from tests.support.workflows import task
 
 pytestmark = ON_SQLITE
 RELEASES = Settings(inline_wait=0)
@@ -76,12 +78,8 @@ async def test_every_claim_keeps_its_worker_after_the_end(make_app: MakeApp) -> 
 
 
 async def test_claims_of_one_worker_leave_no_row(app: Stepfast) -> None:
-    @app.task(max_attempts=2)
-    async def broken() -> None:
-        raise ValueError("no")
-
-    run = await app.start(broken)
-    await app.drain()
+    broken = task(app, "broken", error=ValueError("no"), max_attempts=2)
+    run = await drained(app, broken)
     assert len({here(call.executed_by) for call in await run.activity()}) == 1
     async with rows_of(app) as rows:
         assert await rows.fetch("SELECT * FROM [claims]") == []
@@ -113,8 +111,7 @@ async def test_limited_queues_and_steps_of_dags_keep_it_too(make_app: MakeApp) -
 
 async def test_it_goes_with_the_run(make_app: MakeApp) -> None:
     one, other = make_app(settings=RELEASES), make_app(settings=RELEASES)
-    run = await one.start(declare(one))
-    await one.drain()
+    run = await drained(one, declare(one))
     declare(other)
     await run.signal("go")
     await other.drain()

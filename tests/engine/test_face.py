@@ -16,6 +16,8 @@ from stepfast import Backoff, Context, NonRetryableError, Run, Settings, Stepfas
 from stepfast.compatibility import CheckKeywords
 from stepfast.retention import PruneKeywords
 from stepfast.sync import SyncApp, SyncRun
+from tests.support.engine import drained, finished
+from tests.support.workflows import task
 
 
 @dataclass
@@ -48,8 +50,7 @@ async def app(tmp_path: Path) -> AsyncIterator[Stepfast]:
 
 
 async def test_a_workflow_makes_every_call_of_the_context(app: Stepfast) -> None:
-    @app.task(max_attempts=5, timeout=60)
-    async def send_mail(order: Order) -> None: ...
+    send_mail = task(app, "send_mail", returns=None, max_attempts=5, timeout=60)
 
     async def fetch(ctx: Context, url: str) -> str:
         return await ctx.step("get", lambda: url.upper())
@@ -113,8 +114,7 @@ async def test_runs_are_started_asked_and_listed(app: Stepfast) -> None:
     await app.drain()
     assert [await run.result(timeout=30) for run in runs] == ["a", "b"]
     assert await thread.result() == "receipt t"
-    bad = await app.start(checkout, Order("c", -1))
-    await app.drain()
+    bad = await drained(app, checkout, Order("c", -1))
     assert await bad.status() == "failed"
     await (await bad.retry()).cancel()
     await app.drain()
@@ -144,26 +144,11 @@ async def test_a_graph_is_declared_as_promised(app: Stepfast) -> None:
         return f"{ctx.outputs['validate_stock']['reservation']} {ctx.input['cents']} {ctx.attempt}"
 
     fulfil.approval("manager_ok", after=["charge_card"], timeout=timedelta(days=2))
-    run = await app.start(fulfil, {"cents": 5})
-    await app.drain()
+    run = await drained(app, fulfil, {"cents": 5})
     await run.signal("manager_ok", True)
-    await app.drain()
-    assert await run.result(timeout=30) == {
+    assert await finished(app, run) == {
         "validate_stock": {"reservation": "r-1"}, "validate_fraud": True, "charge_card": "r-1 5 1", "manager_ok": True,
     }  # fmt: skip
-
-
-def test_the_same_verbs_without_an_event_loop() -> None:
-    app = Stepfast("sqlite://")
-
-    @app.task
-    async def double(number: int) -> int:
-        return 2 * number
-
-    run = app.sync.start(double, 21, key="k")
-    app.sync.drain()
-    assert app.sync.get(run.id).result(timeout=10) == 42
-    app.sync.close()
 
 
 @pytest.mark.parametrize(("face", "twin", "without"), [(Stepfast, SyncApp, {"store", "work"}), (Run, SyncRun, set())])

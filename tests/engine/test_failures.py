@@ -12,13 +12,13 @@ from stepfast import (
     Context,
     InvalidState,
     NonRetryableError,
-    RunFailed,
     RunNotFound,
     StepFailed,
     Stepfast,
     SyncContext,
 )
-from tests.support.engine import Calls, Gate, eventually, interrupt
+from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, interrupt, outcome, replayed
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -60,9 +60,7 @@ async def test_a_failed_step_raises_alike_live_and_replayed(app: Stepfast, calls
 
     run = await app.start(order)
     await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == "caught"
+    assert await finished(app, run, gate) == "caught"
     live, replayed = seen
     assert live == replayed
     assert calls["fail"] == 1
@@ -93,10 +91,7 @@ async def test_an_exhausted_step_is_a_recorded_failure(app: Stepfast, calls: Cal
             raise ValueError("no")
         return name
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, order)
     assert await run.result() == ["good", "bad: no", "good again"]
     assert calls == {"good": 1, "bad": 1, "good again": 1}
     assert [s.status for s in await run.steps()] == ["completed", "failed", "completed", "completed"]
@@ -108,10 +103,8 @@ async def test_the_error_of_a_step_that_nobody_catches_fails_the_run(app: Stepfa
     async def order(ctx: Context) -> None:
         await ctx.step("charge", fail_with, OwnError(1))
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=r"step 'charge' failed: .*OwnError: code 1"):
-        await run.result()
+    run = await drained(app, order)
+    await failure(run, r"step 'charge' failed: .*OwnError: code 1")
     info = await run.info()
     assert info.error is not None and info.error.type == "StepFailed"
     [step] = await run.steps()
@@ -145,13 +138,9 @@ async def test_any_error_can_be_kept(app: Stepfast, error: BaseException, messag
     async def order(ctx: Context) -> None:
         await ctx.step("fail", fail_with, error)
 
-    @app.task
-    async def other() -> str:
-        return "fine"
-
+    other = task(app, "other", returns="fine")
     run, after = await app.start(order), await app.start(other)
-    await app.drain()
-    assert await after.result() == "fine"
+    assert await finished(app, after) == "fine"
     assert await run.status() == "failed"
     [step] = await run.steps()
     assert step.error is not None and step.error.message == message
@@ -173,9 +162,7 @@ async def test_an_async_step_that_ends_oddly_fails_and_can_be_tried_again(
     async def order(ctx: Context) -> str:
         return await ctx.options(retries=1, backoff=AT_ONCE, timeout=timeout).step(odd)
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "second time"
+    assert await outcome(app, order) == "second time"
 
 
 @pytest.mark.parametrize("kind", ["task", "workflow"])
@@ -215,9 +202,7 @@ async def test_a_new_attempt_makes_only_the_failed_step_anew(app: Stepfast, call
     async def order(ctx: Context) -> list[str]:
         return [await ctx.step(name, work, name) for name in "abc"]
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == ["a", "b", "c"]
+    assert await outcome(app, order) == ["a", "b", "c"]
     assert calls == {"a": 1, "b": 3, "c": 1}
 
 
@@ -239,8 +224,7 @@ async def test_a_cleanup_step_after_the_error_is_made_anew_too(app: Stepfast, ca
             raise
         return [reserved, paid, await ctx.step("ship", lambda: f"shipped {calls.hit('ship')}")]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == ["reserved 1", "paid", "shipped 1"]
     assert calls == {"reserve": 1, "pay": 2, "release": 1, "ship": 1}
     assert [s.name for s in await run.steps()] == ["reserve", "pay", "ship"]
@@ -266,9 +250,7 @@ async def test_an_error_made_of_a_failed_step_forgets_that_step(app: Stepfast, c
                 raise ExceptionGroup("several", [error, ValueError("other")]) from None
             raise LookupError("own")  # noqa: B904
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "paid"
+    assert await outcome(app, order) == "paid"
     assert calls["pay"] == 2
 
 
@@ -285,9 +267,7 @@ async def test_a_caught_failure_is_not_forgotten_by_a_later_error(app: Stepfast,
             raise LookupError("of the body")
         return "done"
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "done"
+    assert await outcome(app, order) == "done"
     assert calls == {"optional": 1, "body": 2}
 
 
@@ -307,9 +287,7 @@ async def test_steps_completed_in_parallel_are_kept(app: Stepfast, calls: Calls)
 
         return list(await asyncio.gather(*(ctx.step(name, work, name) for name in "abc")))
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == ["a", "b", "c"]
+    assert await outcome(app, order) == ["a", "b", "c"]
     assert calls == {"a": 1, "b": 2, "c": 1}
 
 
@@ -358,13 +336,11 @@ async def test_an_operators_retry_forgets_the_same(app: Stepfast, calls: Calls) 
             await ctx.step("release", lambda: calls.hit("release"))
             raise
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "failed"
     assert calls == {"reserve": 1, "pay": 2, "release": 2}
     await run.retry()
-    await app.drain()
-    assert await run.result() == "paid"
+    assert await finished(app, run) == "paid"
     assert calls == {"reserve": 1, "pay": 3, "release": 2}
     assert (await run.info()).error is None
 
@@ -381,9 +357,7 @@ async def test_a_failed_step_in_a_plain_def_workflow(app: Stepfast, calls: Calls
         ctx.step("needed", lambda: fail_with(OwnError(3)) if calls.hit("needed") == 1 else None)
         return message
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "code 2"
+    assert await outcome(app, order) == "code 2"
     assert calls["needed"] == 2
 
 
@@ -418,8 +392,7 @@ async def test_a_traceback_says_as_what_a_failed_step_is_caught(app: Stepfast) -
         except ValueError:
             raise AssertionError("never") from None
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     error = (await run.info()).error
     assert error is not None and error.traceback is not None
     assert "except StepFailed as error" in error.traceback and "'ValueError'" in error.traceback
@@ -427,13 +400,8 @@ async def test_a_traceback_says_as_what_a_failed_step_is_caught(app: Stepfast) -
 
 async def test_a_nul_in_an_error_keeps_nobody_from_reading_of_it(app: Stepfast) -> None:
     """It is kept; but Postgres takes no part out of a JSON that has one, not even another part."""
-
-    @app.task(max_attempts=1)
-    async def mail() -> None:
-        raise ValueError("bad\0line")
-
-    run = await app.start(mail)
-    await app.drain()
+    mail = task(app, "mail", error=ValueError("bad\0line"), max_attempts=1)
+    run = await drained(app, mail)
     error = (await run.info()).error
     assert error is not None and error.message == "bad\0line"
     assert [(group.workflow, group.error_type) for group in (await app.stats()).failures] == [("mail", "ValueError")]
@@ -449,8 +417,7 @@ async def test_the_step_that_failed_is_blamed_and_not_an_undo_that_failed_once(a
         await ctx.options(compensate=undo).step("reserve", lambda: 1)
         await ctx.step("charge", lambda: fail_with(ValueError("declined")))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert (await run.status(), calls["undo"]) == ("compensated", 2)
     [group] = (await app.stats()).failures
     assert (group.step, group.error_type) == ("charge", "ValueError")

@@ -8,6 +8,8 @@ import pytest
 
 from stepfast import ConfigurationError, RunNotFound, Stepfast
 from tests.engine.conftest import ON_BOTH, MakeApp
+from tests.support.engine import finished
+from tests.support.workflows import task
 
 pytestmark = ON_BOTH
 
@@ -19,15 +21,12 @@ async def test_a_run_is_found_by_its_key(make_app: MakeApp) -> None:
     async def greet(name: str) -> tuple[str, int]:
         return name, 1
 
-    @app.task
-    async def other(name: str) -> None: ...
-
+    other = task(app, "other", returns=None)
     run = await app.start(greet, "ada", key="k-1")
     await app.start(other, "eve", key="k-2")
     found = await app.find(greet, key="k-1")
     assert found.id == run.id
-    await app.drain()
-    assert await found.result() == ("ada", 1)
+    assert await finished(app, found) == ("ada", 1)
     assert await (await app.find("greet", key="k-1")).result() == ("ada", 1)
     assert await (await elsewhere.find("greet", key="k-1")).result() == ["ada", 1]
     assert await asyncio.to_thread(lambda: app.sync.find(greet, key="k-1").result()) == ("ada", 1)
@@ -40,16 +39,11 @@ async def test_a_run_is_found_by_its_key(make_app: MakeApp) -> None:
 
 async def test_a_run_that_waits_for_more_starts_is_found_until_it_begins(app: Stepfast) -> None:
     """Then its key is free for the next."""
-
-    @app.task
-    async def index(name: str) -> str:
-        return name
-
+    index = task(app, "index")
     run = await app.start(index, "a", key="k", debounce=60)
     assert (await app.find(index, key="k")).id == run.id
     await run.reschedule(delay=0)
-    await app.drain()
-    assert await run.result() == "a"
+    assert await finished(app, run) == "a"
     with pytest.raises(RunNotFound):
         await app.find(index, key="k")
 

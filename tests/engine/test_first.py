@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -13,19 +13,15 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Settings, Stepfast
-from stepfast.engine.call import Race
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+from tests.support.engine import Calls, Gate, drained, eventually, finished, interrupt, make_due, outcome, worked
+from tests.support.waiting import reached
+from tests.support.workflows import task
 from tests.worker.spying import HeldReply
 
 pytestmark = pytest.mark.enough_on("sqlite")
 WAITS = pytest.mark.parametrize("moment", [0.0, 0.2], ids=["released", "in memory"])
 HOUR = timedelta(hours=1)
-Body = Callable[[Context], Awaitable[Any]]
-
-
-async def is_waiting(app: Stepfast, run_id: str) -> bool:
-    return await app.get(run_id).status() == "waiting"
 
 
 async def kinds(app: Stepfast, run_id: str) -> dict[str, str]:
@@ -47,7 +43,7 @@ async def test_a_signal_beats_a_long_sleep(make_app: MakeApp, moment: float) -> 
 
     run = await app.start(order)
     async with app.worker():
-        await eventually(lambda: is_waiting(app, run.id))
+        await reached(run, "waiting")
         await run.signal("paid", 3)
         assert await run.result(timeout=20) == ["paid", 3]
 
@@ -62,10 +58,9 @@ async def test_a_sleep_beats_a_signal_that_does_not_come(make_app: MakeApp, mome
 
     run = await app.start(order)
     async with app.worker():
-        await eventually(lambda: is_waiting(app, run.id))
+        await reached(run, "waiting")
     await make_due(app, run.id)
-    async with app.worker():
-        assert await run.result(timeout=20) == ["late", None]
+    assert await worked(app, run) == ["late", None]
 
 
 async def test_a_step_beats_another(app: Stepfast, calls: Calls) -> None:
@@ -84,8 +79,7 @@ async def test_a_step_beats_another(app: Stepfast, calls: Calls) -> None:
     async def order(ctx: Context) -> list[Any]:
         return list(await ctx.first(slow=ctx.step(slow), quick=ctx.step(quick)))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result() == ["quick", "quick"]
     assert await kinds(app, run.id) == {"quick": "completed", "slow": "cancelled", "first": "completed"}
 
@@ -100,19 +94,13 @@ async def test_a_branch_may_race(app: Stepfast) -> None:
     async def order(ctx: Context) -> list[Any]:
         return list(await ctx.first(work=ctx.branch(work, "w"), late=ctx.sleep(HOUR)))
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == ["work", ["w0", "w1", "w2"]]
+    assert await outcome(app, order) == ["work", ["w0", "w1", "w2"]]
 
 
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_children_and_maps_may_race(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.task
-    async def slow() -> str:
-        await gate.passing()
-        return "slow"
+    slow = task(app, "slow", gate=gate, returns="slow")
 
     async def item(ctx: Context, n: int) -> int:
         return await ctx.step(f"item {n}", lambda: n)
@@ -135,28 +123,7 @@ async def test_a_race_within_a_race(app: Stepfast) -> None:
         inner = ctx.first(a=ctx.wait_signal("never"), b=ctx.step("quick", lambda: 1))
         return list(await ctx.first(inner=inner, late=ctx.sleep(HOUR)))
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == ["inner", ["b", 1]]
-
-
-@pytest.mark.parametrize("value", [None, False, 0, ""])
-async def test_an_empty_value_wins_as_itself(app: Stepfast, value: Any) -> None:
-    """Live and replayed."""
-    gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        won = await ctx.first(a=ctx.wait_signal("a"), late=ctx.sleep(HOUR))
-        await ctx.step("gate", gate.passing)
-        return list(won)
-
-    run = await app.start(order)
-    await run.signal("a", value)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["a", value]
+    assert await outcome(app, order) == ["inner", ["b", 1]]
 
 
 async def test_two_ready_at_the_same_time_have_one_winner_for_ever(app: Stepfast, calls: Calls) -> None:
@@ -179,9 +146,7 @@ async def test_two_ready_at_the_same_time_have_one_winner_for_ever(app: Stepfast
     run = await app.start(order)
     await interrupt(app, gate)
     winner = await run.get("winner")
-    gate.open()
-    await app.drain()
-    assert await run.result() == [winner, winner]
+    assert await finished(app, run, gate) == [winner, winner]
     assert calls == {"a": 1, "b": 1}
 
 
@@ -239,19 +204,13 @@ async def test_a_loser_is_stopped_before_the_code_goes_on(app: Stepfast, calls: 
         await ctx.first(slow=ctx.step(slow), quick=ctx.step("quick", gate.reached))
         return calls["stopped"]
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == 1
+    assert await outcome(app, order) == 1
 
 
 async def test_the_child_of_a_loser_may_still_be_asked(app: Stepfast) -> None:
     """A race over a handle gives up the asking, not the child."""
     gate = Gate()
-
-    @app.task
-    async def slow() -> str:
-        await gate.passing()
-        return "slow"
+    slow = task(app, "slow", gate=gate, returns="slow")
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -260,9 +219,7 @@ async def test_the_child_of_a_loser_may_still_be_asked(app: Stepfast) -> None:
         await ctx.step("open", gate.open)
         return [won[0], await child.result()]
 
-    run = await app.start(order)
-    async with app.worker():
-        assert await run.result(timeout=20) == ["quick", "slow"]
+    assert await worked(app, await app.start(order)) == ["quick", "slow"]
 
 
 @WAITS
@@ -290,12 +247,10 @@ async def test_a_branch_that_loses_after_some_steps_replays_as_lost(make_app: Ma
 
     run = await app.start(order)
     async with app.worker():
-        await eventually(lambda: is_waiting(app, run.id))
+        await reached(run, "waiting")
     await make_due(app, run.id)
     await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["late", None, "after"]
+    assert await finished(app, run, gate) == ["late", None, "after"]
 
 
 async def test_a_map_that_loses_after_some_steps_replays_as_lost(app: Stepfast) -> None:
@@ -311,13 +266,10 @@ async def test_a_map_that_loses_after_some_steps_replays_as_lost(app: Stepfast) 
         await ctx.step("gate", gate.passing)
         return list(won)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await make_due(app, run.id)
     await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["late", None]
+    assert await finished(app, run, gate) == ["late", None]
 
 
 async def test_calls_a_losing_branch_had_not_awaited_are_no_misuse(app: Stepfast) -> None:
@@ -332,9 +284,7 @@ async def test_calls_a_losing_branch_had_not_awaited_are_no_misuse(app: Stepfast
     async def order(ctx: Context) -> list[Any]:
         return list(await ctx.first(work=ctx.branch(work), late=ctx.sleep(0.05)))
 
-    run = await app.start(order)
-    async with app.worker():
-        assert await run.result(timeout=20) == ["late", None]
+    assert await worked(app, await app.start(order)) == ["late", None]
 
 
 async def test_a_loser_does_not_go_on_though_it_was_stopped_while_a_step_was_being_recorded(
@@ -353,9 +303,7 @@ async def test_a_loser_does_not_go_on_though_it_was_stopped_while_a_step_was_bei
     async def order(ctx: Context) -> list[Any]:
         return list(await ctx.first(busy=ctx.branch(busy), quick=ctx.step("quick", enough.wait)))
 
-    run = await app.start(order)
-    async with app.worker():
-        assert await run.result(timeout=20) == ["quick", True]
+    assert await worked(app, await app.start(order)) == ["quick", True]
     assert calls["busy step"] < 100
 
 
@@ -364,9 +312,7 @@ async def test_an_own_timeout_while_a_step_is_being_recorded_stops_the_next_call
     """Rule 19: the record that is under way stays; what comes after it within the timeout is given up."""
     held = HeldReply(await app.store(), "flush")
     limits: list[asyncio.Timeout] = []
-
-    @app.task(queue="nobody")
-    async def child() -> None: ...
+    child = task(app, "child", returns=None, queue="nobody")
 
     async def item(ctx: Context, n: int) -> None:
         await ctx.sleep(HOUR)
@@ -406,28 +352,6 @@ async def test_an_own_timeout_while_a_step_is_being_recorded_stops_the_next_call
 # -- races within races --------------------------------------------------------------------------------------------
 
 
-class Runner:
-    """As far as a race knows one."""
-
-    race: Race | None = None
-
-
-def test_who_wins_a_race_within_a_race_wins_both_or_none() -> None:
-    """What lost takes no signal: not in a race around its own either."""
-    final, heat, other, first, second = (Runner() for _ in range(5))
-    outer, inner = Race(final), Race(heat)  # type: ignore[arg-type]
-    heat.race = other.race = outer
-    assert outer.won_by(other)  # type: ignore[arg-type]
-    assert not inner.won_by(first)  # type: ignore[arg-type]
-    assert inner.winner is None
-
-    outer, inner = Race(final), Race(heat)  # type: ignore[arg-type]
-    heat.race = other.race = outer
-    assert inner.won_by(first)  # type: ignore[arg-type]
-    assert not inner.won_by(second)  # type: ignore[arg-type]
-    assert not outer.won_by(other)  # type: ignore[arg-type]
-
-
 @WAITS
 async def test_a_signal_is_for_whoever_wins_all_its_races(make_app: MakeApp, moment: float) -> None:
     app = make_app(settings=Settings(inline_wait=moment))
@@ -440,7 +364,7 @@ async def test_a_signal_is_for_whoever_wins_all_its_races(make_app: MakeApp, mom
 
     first, second = await app.start(order, "heat"), await app.start(order, "late")
     async with app.worker():
-        await eventually(lambda: is_waiting(app, first.id))
+        await reached(first, "waiting")
         await first.signal("word", "hello")
         assert await first.result(timeout=20) == ["heat", ["word", "hello"]]
 

@@ -15,22 +15,31 @@ from stepfast import (
     Context,
     NonRetryableError,
     RunCancelled,
-    RunFailed,
     Settings,
     StepFailed,
     Stepfast,
 )
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at, dying_worker, outcome_of
-from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt, make_due
+from tests.support.engine import (
+    PATIENCE,
+    Calls,
+    Gate,
+    drained,
+    eventually,
+    failure,
+    finished,
+    interrupt,
+    make_due,
+    replayed,
+    worked,
+)
+from tests.support.waiting import reached
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 WAITS = pytest.mark.parametrize("moment", [0.0, 0.2], ids=["released", "in memory"])
 HOUR = timedelta(hours=1)
-
-
-async def is_waiting(app: Stepfast, run_id: str) -> bool:
-    return await app.get(run_id).status() == "waiting"
 
 
 # -- errors --------------------------------------------------------------------------------------------------------
@@ -52,11 +61,7 @@ async def test_a_runner_that_fails_first_wins_with_its_error(app: Stepfast, call
             return error.step
         return "?"
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == "broken"
+    assert await (await replayed(app, gate, order)).result() == "broken"
     assert calls == {"broken": 1}
 
 
@@ -73,11 +78,9 @@ async def test_a_new_attempt_runs_a_race_again_that_ended_by_an_error(app: Stepf
         kept = await ctx.step("before", lambda: calls.hit("before"))
         return [kept, *await ctx.first(flaky=ctx.step(flaky), late=ctx.sleep(HOUR))]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == [1, "flaky", "better"]
+    assert await finished(app, run) == [1, "flaky", "better"]
     assert calls == {"before": 1, "flaky": 2}
 
 
@@ -107,16 +110,14 @@ async def test_what_lost_to_a_failure_may_win_in_the_next_attempt(
     run = await app.start(order)
     async with app.worker():
         if replayed:
-            await eventually(lambda: is_waiting(app, run.id))
+            await reached(run, "waiting")
             await run.signal("go")
         assert await run.result(timeout=PATIENCE) == "late"
     assert calls == {"pay": 2}
 
 
 async def test_a_failing_child_wins_with_an_error_that_names_it(app: Stepfast) -> None:
-    @app.task(max_attempts=1)
-    async def broken() -> None:
-        raise ValueError("no")
+    broken = task(app, "broken", error=ValueError("no"), max_attempts=1)
 
     @app.workflow
     async def order(ctx: Context) -> str:
@@ -126,9 +127,7 @@ async def test_a_failing_child_wins_with_an_error_that_names_it(app: Stepfast) -
             return error.workflow
         return "?"
 
-    run = await app.start(order)
-    async with app.worker():
-        assert await run.result(timeout=20) == "broken"
+    assert await worked(app, await app.start(order)) == "broken"
 
 
 async def test_a_race_needs_runners(app: Stepfast) -> None:
@@ -136,10 +135,7 @@ async def test_a_race_needs_runners(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await ctx.first()
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=r"ctx\.first needs at least one call"):
-        await run.result()
+    await failure(await drained(app, order), r"ctx\.first needs at least one call")
 
 
 async def test_a_race_takes_calls_of_the_context_only(app: Stepfast) -> None:
@@ -149,11 +145,9 @@ async def test_a_race_takes_calls_of_the_context_only(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await ctx.first(a=stray, b=ctx.sleep(1))  # type: ignore[arg-type]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     stray.close()  # or Python complains that it was never awaited, whenever it is gone
-    with pytest.raises(RunFailed, match="a is a coroutine"):
-        await run.result()
+    await failure(run, "a is a coroutine")
 
 
 async def test_a_race_whose_winner_left_the_code_is_told(make_app: MakeApp) -> None:
@@ -175,8 +169,7 @@ async def test_a_race_whose_winner_left_the_code_is_told(make_app: MakeApp) -> N
     await interrupt(old, gate)
     gate.open()
     await new.drain()
-    with pytest.raises(RunFailed, match=r"winner .* is 'a', but the code now has b, late"):
-        await new.get(run.id).result()
+    await failure(new.get(run.id), r"winner .* is 'a', but the code now has b, late")
 
 
 # -- crashes -------------------------------------------------------------------------------------------------------
@@ -218,8 +211,7 @@ async def test_a_crash_around_the_verdict_leaves_the_same_winner(
     if race is signal_first:
         await run.signal("winner", "w")
     await crash_at(app, outcome_of(where), written=written)
-    async with app.worker():
-        assert await run.result(timeout=10) == ["winner", None if race is sleep_first else "w"]
+    assert await worked(app, run) == ["winner", None if race is sleep_first else "w"]
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
@@ -235,12 +227,11 @@ async def test_a_crash_when_a_signal_wins_takes_it_once(make_app: MakeApp, momen
 
     run = await app.start(order)
     async with dying_worker(app, outcome_of("paid", "signal"), written=written) as crash:
-        await eventually(lambda: is_waiting(app, run.id))
+        await reached(run, "waiting")
         await run.signal("paid", 1)
         await crash.happened()
     await run.signal("paid", 2)
-    await app.drain()
-    assert await run.result() == ["paid", 1, 2]
+    assert await finished(app, run) == ["paid", 1, 2]
 
 
 async def test_a_race_goes_on_after_an_interruption(app: Stepfast, calls: Calls) -> None:
@@ -256,10 +247,7 @@ async def test_a_race_goes_on_after_an_interruption(app: Stepfast, calls: Calls)
     async def order(ctx: Context) -> list[Any]:
         return list(await ctx.first(work=ctx.branch(work), late=ctx.sleep(HOUR)))
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
+    run = await replayed(app, gate, order)
     assert await run.result() == ["work", "done"]
     assert calls == {"one": 1}
 
@@ -277,28 +265,6 @@ async def test_a_race_is_cancelled_with_its_run(app: Stepfast) -> None:
         await run.cancel()
         with pytest.raises(RunCancelled):
             await run.result(timeout=20)
-
-
-async def test_a_race_given_up_by_an_own_timeout_replays_so(app: Stepfast, calls: Calls) -> None:
-    """Rule 19: with a step under way the run stays in memory, and its own timeouts run."""
-    gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        try:
-            async with asyncio.timeout(0.05):
-                await ctx.first(busy=ctx.step("busy", asyncio.Event().wait), late=ctx.sleep(HOUR))
-        except TimeoutError:
-            calls.hit("given up")
-        await ctx.step("gate", gate.passing)
-        return await ctx.step("after", lambda: "after")
-
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == "after"
-    assert calls["given up"] == 2
 
 
 async def test_a_step_that_won_is_undone_though_the_verdict_was_never_recorded(app: Stepfast, calls: Calls) -> None:

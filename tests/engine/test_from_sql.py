@@ -18,8 +18,9 @@ import pytest
 from stepfast import Context, InvalidState, Settings, Stepfast
 from stepfast.model.payload_check import first_problem
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually
 from tests.support.postgres import BLOCKED
+from tests.support.workflows import listener
 
 QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, inline_wait=0)
 
@@ -198,11 +199,7 @@ async def test_an_open_transaction_holds_no_worker_up_and_ends_as_one(make_app: 
 
 async def test_a_notification_wakes_a_worker_that_polls_rarely(make_app: MakeApp, sql: Any) -> None:
     app = make_app(settings=Settings(poll_interval=600, sweep_interval=600))
-
-    @app.workflow
-    async def asks(ctx: Context) -> Any:
-        return await ctx.wait_signal("more")
-
+    listener(app, "more", name="asks")
     async with app, app.worker():
         store = await app.store()
         await eventually(lambda: store.can_wake)
@@ -286,8 +283,7 @@ async def test_runs_are_made_due_from_sql(make_app: MakeApp, sql: Any, calls: Ca
     dag.declare(lambda ctx: work(), name="a")
     dag.declare(lambda ctx: 2, name="b", after=["a"])
     delayed = await app.start(dag, delay=3600)
-    waiting = await app.start(retried)
-    await app.drain()
+    waiting = await drained(app, retried)
     call = "SELECT stepfast.reschedule($1::uuid{})"
     for run in (waiting, delayed, delayed):  # of the dag run first its start, then its step's next try
         await sql.execute(call.format(""), run.id)
@@ -327,8 +323,7 @@ async def test_what_a_chain_that_has_ended_refuses_is_refused_from_sql_too(app: 
         if n:
             ctx.continue_as(n - 1)
 
-    run = await app.start(counter, 2)
-    await app.drain()
+    run = await drained(app, counter, 2)
     for call, ask in (
         ("signal($1, 'a')", partial(run.signal, "a")),
         ("cancel($1)", run.cancel),
@@ -388,8 +383,7 @@ async def test_what_only_the_code_can_refuse_ends_the_run_at_its_first_claim(
 
     await know(app)
     late = await sql.fetchval('SELECT stepfast.start(\'checkout\', \'{"id": "1", "cents": -1}\')')
-    ours = await app.start(passes_on, {"id": 1})
-    await app.drain()
+    ours = await drained(app, passes_on, {"id": 1})
     info = await app.get(str(late)).info()
     assert (info.status, info.reason, info.attempt) == ("failed", "invalid_input", 1)
     assert info.error is not None and "`int` >= 0" in info.error.message

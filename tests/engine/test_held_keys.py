@@ -12,6 +12,7 @@ import pytest
 
 from stepfast import AppClosed, Run, Stepfast
 from tests.engine.conftest import MakeApp
+from tests.support.workflows import task
 
 SOON = 6.0
 """Seconds within which a start that nothing holds up is back, also on a busy machine; a held one waits for longer."""
@@ -31,9 +32,7 @@ def app(make_app: MakeApp) -> Stepfast:
 
 
 def declare(app: Stepfast) -> None:
-    @app.task
-    async def work(number: int) -> int:
-        return number
+    task(app, "work")
 
 
 class Holder:

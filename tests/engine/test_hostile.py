@@ -18,7 +18,6 @@ from stepfast import (
     RetryLater,
     Run,
     RunCancelled,
-    RunFailed,
     Settings,
     SignalTimeout,
     Stepfast,
@@ -26,8 +25,9 @@ from stepfast import (
     WaitTimeout,
 )
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls
+from tests.support.engine import Calls, failure
 from tests.support.waiting import deafen, rows_of
+from tests.support.workflows import listener, task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -48,9 +48,7 @@ def register(app: Stepfast, calls: Calls) -> None:
     async def double(number: int) -> int:
         return number * 2
 
-    @app.task(name="fails", max_attempts=2, backoff=AT_ONCE)
-    async def fails() -> None:
-        raise ValueError("on purpose")
+    fails = task(app, "fails", error=ValueError("on purpose"), max_attempts=2, backoff=AT_ONCE)
 
     @app.workflow(name="retries", backoff=AT_ONCE)
     async def retries(ctx: Context) -> list[int]:
@@ -151,9 +149,7 @@ def register(app: Stepfast, calls: Calls) -> None:
         while True:
             await ctx.sleep(0.01)
 
-    @app.workflow(name="endless_child")
-    async def endless_child(ctx: Context) -> None:
-        await ctx.wait_signal("never")
+    listener(app, "never", name="endless_child")
 
     @app.workflow(name="everything")
     async def everything(ctx: Context) -> list[Any]:
@@ -226,28 +222,11 @@ async def workers(apps: list[Stepfast]) -> AsyncIterator[None]:
 # -- each by itself -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_workflow_of_each_kind_gives_the_same_result(make_app: MakeApp, calls: Calls, kind: str) -> None:
-    """With the defaults, and in hostile settings."""
-    input_, help_, expected = KINDS[kind]
-    for settings in (Settings(), HOSTILE):
-        app, outside = make_app(settings=settings), make_app(settings=settings)
-        for each in (app, outside):
-            register(each, calls)
-            if settings is HOSTILE:
-                await deafen(each)
-        async with app.worker():
-            run = await outside.start(kind, input_)
-            await help_(run)
-            assert await run.result(timeout=LONG) == expected
-
-
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_undos_are_run_in_reverse_once_each(apps: list[Stepfast], calls: Calls) -> None:
     async with workers(apps):
         run = await apps[2].start("undoes")
-        with pytest.raises(RunFailed, match="ZeroDivisionError"):
-            await run.result(timeout=LONG)
+        await failure(run, "ZeroDivisionError")
     assert await run.status() == "compensated"
     assert calls == {"undo b": 1, "undo a": 1}
     assert [name for name in calls if name.startswith("undo")] == ["undo b", "undo a"]

@@ -14,6 +14,7 @@ import pytest
 from stepfast import ConfigurationError, Context, Rate, Stepfast, UnknownOption
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Gate, bystander, drained, eventually
+from tests.support.workflows import task
 
 
 class Meter:
@@ -58,11 +59,7 @@ async def test_no_more_run_at_once_than_declared_over_all_workers(app: Stepfast,
 async def test_a_limited_queue_keeps_no_other_waiting(app: Stepfast) -> None:
     gate = Gate()
     app.queue("mail", concurrency=1)
-
-    @app.task
-    async def mail(number: int) -> None:
-        await gate.passing()
-
+    mail = task(app, "mail", gate=gate, returns=None)
     others = bystander(app)
     async with app.worker():
         await app.start_many(mail, list(range(20)))
@@ -75,11 +72,7 @@ async def test_a_limited_queue_keeps_no_other_waiting(app: Stepfast) -> None:
 async def test_limits_set_while_everything_runs_hold_at_once_and_until_they_are_reset(app: Stepfast) -> None:
     gate = Gate()
     app.queue("mail", concurrency=1)
-
-    @app.task
-    async def mail(number: int) -> None:
-        await gate.passing()
-
+    mail = task(app, "mail", gate=gate, returns=None)
     async with app.worker():
         runs = await app.start_many(mail, list(range(6)))
         await eventually(lambda: gate.arrivals == 1)
@@ -133,10 +126,7 @@ async def test_steps_of_a_dag_are_limited_one_by_one(app: Stepfast) -> None:
 
 async def test_no_more_begin_in_any_window_than_the_rate_says(app: Stepfast) -> None:
     app.queue("mail", rate=Rate(5, per=0.1))
-
-    @app.task
-    async def mail(number: int) -> None: ...
-
+    mail = task(app, "mail", returns=None)
     async with app.worker():
         runs = await app.start_many(mail, list(range(13)))
         for run in runs:
@@ -171,13 +161,8 @@ async def test_customers_share_by_key(app: Stepfast) -> None:
 async def test_drain_waits_for_a_rate_that_is_near_and_for_no_other(app: Stepfast) -> None:
     app.queue("mail", rate=Rate(2, per=0.1))
     app.queue("post", rate=Rate(1, per=3600))
-
-    @app.task
-    async def mail(number: int) -> None: ...
-
-    @app.task
-    async def post(number: int) -> None: ...
-
+    mail = task(app, "mail", returns=None)
+    post = task(app, "post", returns=None)
     mails, posts = await app.start_many(mail, [1, 2, 3, 4]), await app.start_many(post, [1, 2])
     await app.drain()
     assert [await run.status() for run in mails] == ["completed"] * 4
@@ -259,10 +244,7 @@ async def test_what_cannot_be_meant_is_refused(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="limits, or reset=True"):
         await app.set_limits("mail", reset=True, concurrency=1)
     with pytest.raises(ConfigurationError, match="concurrency_key must not be empty"):
-
-        @app.task
-        async def mail() -> None: ...
-
+        mail = task(app, "mail", returns=None)
         await app.start(mail, concurrency_key="")
     app.queue("mail", concurrency=1)
     app.queue("mail", concurrency=1)

@@ -13,6 +13,7 @@ from stepfast import ConfigurationError, Context, Stepfast, SyncContext, Unknown
 from stepfast.model.urls import redact
 from tests.engine.conftest import ON_SQLITE
 from tests.support.engine import drained, failure
+from tests.support.workflows import task
 
 pytestmark = ON_SQLITE
 
@@ -37,10 +38,7 @@ async def test_several_inputs_are_refused_with_a_sentence(app: Stepfast) -> None
 
 @pytest.mark.parametrize("called", ["start", "start_many"])
 async def test_an_input_given_by_name_is_not_taken_for_a_slip(app: Stepfast, called: str) -> None:
-    @app.task
-    async def add(a: int) -> int:
-        return a
-
+    add = task(app, "add")
     start: Any = getattr(app, called)
     with pytest.raises(UnknownOption) as refused:
         await start(add, *([[]] if called == "start_many" else []), a=1)

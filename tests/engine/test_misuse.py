@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, ConfigurationError, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
-from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, drained, outcome
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -27,20 +27,34 @@ async def failure(app: Stepfast) -> RunFailed:
     return caught.value
 
 
-async def test_a_context_called_from_another_task_is_refused(app: Stepfast) -> None:
-    """Rule 18: at once, naming ctx.branch; no retry can help."""
+CALLS = {
+    "step": lambda ctx: ctx.step(work, 1),
+    "sleep": lambda ctx: ctx.sleep(0),
+    "signal": lambda ctx: ctx.wait_signal("go"),
+    "value": lambda ctx: ctx.set("it", 1),
+    "check": lambda ctx: ctx.wait_until("x", lambda: 1),
+}
+
+
+@pytest.mark.parametrize(("where", "said"), [("tasks", "ctx.branch"), ("a step", "from inside")])
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_context_called_from_another_task_or_inside_a_step_is_refused(
+    app: Stepfast, call: str, where: str, said: str
+) -> None:
+    """Rule 18: at once, naming ctx.branch; no retry can help, and nothing is done."""
 
     @app.workflow
     async def order(ctx: Context) -> None:
-        async def line(number: int) -> int:
-            return await ctx.step(work, number)
+        async def elsewhere() -> None:
+            await CALLS[call](ctx)
 
-        await asyncio.gather(line(1), line(2))
+        await (asyncio.gather(elsewhere(), elsewhere()) if where == "tasks" else ctx.step("outer", elsewhere))
 
     error = await failure(app)
-    assert error.error_type == "ContextMisuse"
-    assert "ctx.branch" in error.message
-    assert error.reason == "code"
+    assert (error.error_type, error.reason) == ("ContextMisuse" if where == "tasks" else "StepFailed", "code")
+    assert said in error.message and (where == "tasks" or "'outer'" in error.message)
+    [run] = await app.runs()
+    assert await app.get(run.id).get("it", "nothing") == "nothing"
 
 
 async def test_steps_called_in_the_workflow_may_be_awaited_in_other_tasks(app: Stepfast) -> None:
@@ -191,19 +205,6 @@ async def test_a_wrong_option_in_a_plain_def_ends_the_run_at_once() -> None:
     assert (error.error_type, error.reason) == ("UnknownOption", "code")
 
 
-async def test_a_step_inside_a_step_is_refused(app: Stepfast, calls: Calls) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        async def outer() -> None:
-            await ctx.step("inner", lambda: calls.hit("inner"))
-
-        await ctx.step(outer)
-
-    error = await failure(app)
-    assert "'outer'" in error.message
-    assert calls["inner"] == 0
-
-
 async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     def order(ctx: SyncContext) -> None:
@@ -220,9 +221,7 @@ async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Step
 @pytest.mark.parametrize("verb", ["start", "start_many"])
 async def test_starting_in_the_body_of_a_workflow_is_refused(app: Stepfast, verb: str) -> None:
     """Rule 21: every replay would start another; the message names ctx.start. Nothing is started."""
-
-    @app.task
-    async def mail(to: str) -> None: ...
+    mail = task(app, "mail", returns=None)
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -235,9 +234,7 @@ async def test_starting_in_the_body_of_a_workflow_is_refused(app: Stepfast, verb
 
 async def test_starting_in_the_body_of_a_plain_def_workflow_is_refused(app: Stepfast) -> None:
     """Rule 21, through the face without an event loop."""
-
-    @app.task
-    async def mail(to: str) -> None: ...
+    mail = task(app, "mail", returns=None)
 
     @app.workflow
     def order(ctx: SyncContext) -> None:
@@ -250,10 +247,7 @@ async def test_starting_in_the_body_of_a_plain_def_workflow_is_refused(app: Step
 
 async def test_starting_inside_a_step_or_a_task_is_allowed(app: Stepfast) -> None:
     """Rule 21: a step is recorded, and a task has no replay."""
-
-    @app.task
-    async def mail(to: str) -> str:
-        return to
+    mail = task(app, "mail")
 
     @app.task
     async def relay(to: str) -> str:
@@ -288,45 +282,11 @@ async def test_a_context_kept_beyond_the_end_of_its_run_refuses_every_call(app: 
         kept[0].progress("too late")
 
 
-async def test_a_run_has_a_limit_of_records_and_says_so(make_app: MakeApp) -> None:
-    """Rule 23: nothing grows without a bound."""
-    app = make_app(settings=Settings(max_records=5))
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        while True:
-            await ctx.step(work)
-
-    error = await failure(app)
-    assert "max_records" in error.message and "5" in error.message
-
-
-@pytest.mark.parametrize(
-    "declare",
-    [
-        lambda app: app.workflow(name="w")(lambda: None),
-        lambda app: app.task(name="t")(lambda a, b: None),
-        lambda app: app.workflow(name="w")(lambda ctx, a, b: None),
-    ],
-    ids=["no context", "two inputs", "two inputs beside the context"],
-)
-def test_a_function_that_cannot_be_a_workflow_is_refused_when_registered(declare: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"context|one value"):
-        declare(Stepfast("sqlite://"))
-
-
 def test_two_workflows_of_one_name_are_refused() -> None:
     app = Stepfast("sqlite://")
-
-    @app.task(name="mail")
-    async def one() -> int:
-        return 1
-
+    app.task(name="mail")(lambda: 1)
     with pytest.raises(ConfigurationError, match="'mail'"):
-
-        @app.task(name="mail")
-        async def two() -> int:
-            return 2
+        app.task(name="mail")(lambda: 2)
 
 
 @pytest.mark.parametrize("way", ["set", "gather", "branch"])

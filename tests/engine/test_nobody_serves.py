@@ -8,6 +8,7 @@ import pytest
 
 from stepfast import Stepfast, results
 from tests.support.engine import Gate
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -29,9 +30,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_a_timeout_says_that_nobody_will_take_the_run(app: Stepfast, looks: list[str]) -> None:
-    @app.task
-    async def ship() -> None: ...
-
+    ship = task(app, "ship", returns=None)
     run = await app.start(ship)
     with pytest.raises(TimeoutError, match=r"within 0\.01 s; it is queued; there is no live worker"):
         await run.result(timeout=0.01)
@@ -39,12 +38,8 @@ async def test_a_timeout_says_that_nobody_will_take_the_run(app: Stepfast, looks
 
 
 async def test_whoever_waits_is_told_once(app: Stepfast, looks: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    @app.task
-    async def ship() -> None: ...
-
-    @app.task
-    async def other() -> None: ...
-
+    ship = task(app, "ship", returns=None)
+    task(app, "other", returns=None)
     runs = await app.start_many(ship, [None] * 20)
     async with app.worker(queues=["other"]):
         for run in runs:
@@ -62,11 +57,7 @@ async def test_nothing_is_said_of_a_run_that_somebody_has(
     app: Stepfast, looks: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
-
-    @app.task
-    async def ship() -> None:
-        await gate.passing()
-
+    ship = task(app, "ship", gate=gate, returns=None)
     run = await app.start(ship)
     async with app.worker():
         await gate.reached()

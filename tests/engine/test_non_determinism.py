@@ -319,8 +319,10 @@ async def test_the_way_taken_is_taken_again(app: Stepfast) -> None:
                 await ctx.step(f"gate {number}", gate.passing)
         return [ways, await ctx.map(item, range(3))]
 
-    run = await replayed(patching(app, order), gate, "order")
-    assert await run.result() == [[True] * 3, [[True, number] for number in range(3)]]
+    assert await (await replayed(patching(app, order), gate, "order")).result() == [
+        [True] * 3,
+        [[True, number] for number in range(3)],
+    ]
 
 
 async def test_the_way_taken_survives_the_failure_of_the_step_behind_it(app: Stepfast, calls: Calls) -> None:

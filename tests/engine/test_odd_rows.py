@@ -27,6 +27,7 @@ from tests.console.conftest import JSON, TOKEN, browse
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, drained, eventually
 from tests.support.odd_rows import Odd, Oddity, Tables, families, odd_others, odd_runs
+from tests.support.workflows import sleeper
 
 pytestmark = pytest.mark.enough_on("postgres", "sqlite")
 
@@ -79,9 +80,7 @@ def declare(app: Stepfast) -> None:
     async def elsewhere(ctx: Context) -> Any:
         return await ctx.remote("far.away", {"a": 1})
 
-    @app.workflow(name="sleeps", deadline=timedelta(days=3))
-    async def sleeps(ctx: Context) -> None:
-        await ctx.sleep(3600)
+    sleeper(app, name="sleeps", deadline=timedelta(days=3))
 
     @app.workflow(name="undone", max_attempts=1)
     async def undone(ctx: Context) -> None:

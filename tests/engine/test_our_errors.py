@@ -20,7 +20,8 @@ from stepfast import (
     SyncContext,
 )
 from stepfast.settings import Settings
-from tests.support.engine import PATIENCE, Calls, failure
+from tests.support.engine import PATIENCE, Calls, failure, worked
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -39,11 +40,7 @@ raised = pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).
 
 async def fails(app: Stepfast, workflow: Any) -> RunFailed:
     """The error a run ends with; and the worker works on."""
-
-    @app.task(name="after")
-    async def after() -> str:
-        return "alive"
-
+    after = task(app, "after", returns="alive")
     run = await app.start(workflow)
     async with app.worker() as worker:
         caught = await failure(run)
@@ -132,9 +129,7 @@ async def test_in_a_later_check(app: Stepfast, error: BaseException) -> None:
     async def work(ctx: Context) -> bool:
         return await ctx.options(retries=1).wait_until(ready, every=0.001)
 
-    run = await app.start(work)
-    async with app.worker():
-        assert await run.result(timeout=PATIENCE) is True
+    assert await worked(app, await app.start(work)) is True
     assert calls["ready"] == 3
 
 
@@ -218,8 +213,6 @@ async def test_a_made_error_beside_a_real_one(app: Stepfast) -> None:
         except StepFailed as error:
             raise StepFailed("mine", error_type="X", message="made") from error
 
-    run = await app.start(work)
-    async with app.worker():
-        assert await run.result(timeout=PATIENCE) == 1
+    assert await worked(app, await app.start(work)) == 1
     assert calls["flaky"] == 2
     await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from stepfast.testing import Lab
 from tests.engine.conftest import MakeApp
 from tests.remote_steps.memory import MemoryTransport, echo
 from tests.support.engine import eventually
+from tests.support.workflows import listener
 
 ENDED = ("call", "start", "signal", "timed", "first", "until", "timed until", "remote")
 """Waits that the test ends."""
@@ -55,10 +56,7 @@ class Outside:
 
 def add_workflows(app: Stepfast, outside: Outside) -> None:
     """``pair`` waits in two branches; ``child`` waits until it is told to end."""
-
-    @app.workflow
-    async def child(ctx: Context) -> None:
-        await ctx.wait_signal("end")
+    listener(app, "end", name="child")
 
     async def failing_once(run_id: str, which: str) -> None:
         outside.tries[run_id, which] += 1

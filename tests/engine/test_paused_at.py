@@ -11,6 +11,7 @@ from stepfast import Context, NonRetryableError, Run, Settings, Stepfast, SyncCo
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Gate, ThreadGate, drained, eventually
 from tests.support.waiting import deafen, let_pass, reached, rows_of
+from tests.support.workflows import listener
 
 
 @pytest.fixture
@@ -32,12 +33,7 @@ async def paused_since(app: Stepfast, run: Run[Any]) -> datetime | None:
 
 def waiting(app: Stepfast) -> Any:
     """A workflow that waits for a signal."""
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.wait_signal("go")
-
-    return order
+    return listener(app)
 
 
 async def test_a_queued_run(app: Stepfast) -> None:

@@ -26,6 +26,7 @@ from stepfast.model.ids import new_id
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, drained, eventually, failure, finished
 from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
+from tests.support.workflows import listener, sleeper, task
 from tests.worker.spying import wrap
 
 pytestmark = ON_SQLITE
@@ -61,9 +62,7 @@ async def test_a_run_paused_before_it_is_claimed_is_not_executed(app: Stepfast, 
 
 
 async def test_a_delayed_run_is_not_early_after_a_pause(app: Stepfast) -> None:
-    @app.task
-    async def work() -> None: ...
-
+    work = task(app, "work", returns=None)
     run = await app.start(work, delay=3600)
     due_at = (await run.info()).due_at
     await run.pause()
@@ -101,11 +100,7 @@ async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Stepfast, c
 
 
 async def test_resume_never_shortens_a_sleep(app: Stepfast) -> None:
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.sleep(3600)
-
+    order = sleeper(app)
     run = await drained(app, order)
     due_at = (await run.info()).due_at
     for _ in range(2):
@@ -139,11 +134,7 @@ async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) ->
     app = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60))
     short = make_app()
     for each in (app, short):
-
-        @each.workflow(name="order")
-        async def order(ctx: Context) -> None:
-            await ctx.sleep(1800)
-
+        sleeper(each, 1800)
     async with app.worker():
         run = await app.start("order")
         await eventually(run.steps)
@@ -212,12 +203,10 @@ async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Stepfast) -> 
 
 
 async def test_the_end_of_a_child_is_collected_during_a_pause(app: Stepfast) -> None:
-    @app.task
-    async def child() -> str:
-        return "grown up"
+    child = task(app, "child", returns="grown up")
 
     @app.workflow
-    async def parent(ctx: Context) -> str:
+    async def parent(ctx: Context) -> Any:
         return await ctx.call(child)
 
     run = await app.start(parent)
@@ -232,10 +221,7 @@ async def test_the_end_of_a_child_is_collected_during_a_pause(app: Stepfast) -> 
 
 @ON_BOTH
 async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
-    @app.workflow(deadline=3600)
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("go")
-
+    order = listener(app, deadline=3600)
     waiting, queued = await app.start(order), await app.start(order)
     await queued.pause()
     await app.drain()
@@ -424,12 +410,7 @@ async def test_a_run_whose_attempt_fails_while_a_pause_is_asked_for_is_held(app:
 
 async def test_a_task_is_one_piece_of_work_and_finishes(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.task
-    async def work() -> str:
-        await gate.passing()
-        return "done"
-
+    work = task(app, "work", gate=gate, returns="done")
     async with app.worker():
         run = await app.start(work)
         await gate.reached()
@@ -466,10 +447,7 @@ async def test_a_pause_survives_the_death_of_the_worker(app: Stepfast, make_app:
 async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -> None:
     app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
     on_the_way, let_go = asyncio.Event(), asyncio.Event()
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.sleep(3600)
+    order = sleeper(app)
 
     async def flush(call: Callable[..., Awaitable[Any]], worker: str, batch: Any) -> Any:
         if any(move.status == "waiting" for move in batch.transitions):
@@ -498,11 +476,7 @@ async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None
         make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60, lease=180)),
         make_app(),
     )
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("go")
-
+    order = listener(app)
     async with app.worker() as worker:
         run = await app.start(order)
         await eventually(lambda: run.id in worker.duties.executor.running)
@@ -518,11 +492,7 @@ async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp
     app, operator = make_app(settings=Settings(inline_wait=3600, poll_interval=0.1, lease=1)), make_app()
     for each in (app, operator):
         await deafen(each)
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("go")
-
+    order = listener(app)
     async with app.worker() as worker:
         run = await app.start(order)
         await eventually(lambda: run.id in worker.duties.executor.running)
@@ -557,28 +527,8 @@ async def test_cancel_wins_over_pause(app: Stepfast, calls: Calls) -> None:
     assert calls == {}
 
 
-async def test_pausing_twice_is_pausing_once(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        await ctx.sleep(3600)
-        return "done"
-
-    run = await app.start(order)
-    await run.pause()
-    await run.pause()
-    await run.resume()
-    await app.drain()
-    await run.pause()
-    await run.pause()
-    await run.resume()
-    assert await run.status() == "waiting"
-
-
 async def test_what_does_not_fit_is_refused(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal("go")
-
+    order = listener(app)
     run = await app.start(order)
     with pytest.raises(InvalidState, match="queued; only a paused run"):
         await run.resume()
@@ -599,14 +549,8 @@ async def test_what_does_not_fit_is_refused(app: Stepfast) -> None:
 
 @ON_BOTH
 async def test_a_paused_run_holds_no_slot(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.sleep(3600)
-
-    @app.task
-    async def other() -> str:
-        return "meanwhile"
-
+    order = sleeper(app)
+    other = task(app, "other", returns="meanwhile")
     runs = await app.start_many(order, [None] * 5)
     await app.drain(concurrency=1)
     for run in runs:

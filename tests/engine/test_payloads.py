@@ -14,9 +14,20 @@ import msgspec
 import pydantic
 import pytest
 
-from stepfast import ConfigurationError, Context, InvalidInput, PayloadError, Settings, StepFailed, Stepfast, step
-from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, drained, failure, finished, outcome, replayed
+from stepfast import (
+    ConfigurationError,
+    Context,
+    InvalidInput,
+    NonRetryableError,
+    PayloadError,
+    Settings,
+    StepFailed,
+    Stepfast,
+    step,
+)
+from tests.engine.conftest import WAITS, MakeApp
+from tests.support.engine import Calls, Gate, drained, failure, finished, interrupt, outcome, replayed
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -183,6 +194,43 @@ async def test_untyped_values_look_the_same_live_and_replayed(app: Stepfast) -> 
     assert seen == [plain, plain]
 
 
+@WAITS
+@pytest.mark.parametrize("value", [None, False, 0, "", [], {}], ids=repr)
+async def test_empty_values_come_through_every_call_as_themselves(app: Stepfast, value: Any) -> None:
+    """As input, result, signal and value of the run, and to an undo; live and replayed."""
+    gate, echo = Gate(), task(app, "echo")
+    seen: list[list[Any]] = []
+    undone: list[Any] = []
+
+    def undo(output: Any) -> None:
+        undone.append(output)
+
+    async def give(ctx: Context, given: Any) -> Any:
+        return await ctx.step("give", lambda: given)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context, given: Any) -> None:
+        await ctx.set("it", given)
+        found = [given, await ctx.options(compensate=undo).step("step", lambda: given), await ctx.call(echo, given)]
+        found += [await ctx.branch(give, given), *await ctx.map(give, [given])]
+        found += await ctx.gather(ctx.branch(give, given))
+        found.append(await ctx.transaction("transaction", lambda _: given))
+        found.append((await ctx.first(signal=ctx.wait_signal("go"), late=ctx.sleep(3600)))[1])
+        seen.append(found)
+        await ctx.step("gate", gate.passing)
+        raise NonRetryableError("no")
+
+    run = await app.start(order, value)
+    await run.signal("go", value)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert (await run.status(), undone) == ("compensated", [value])
+    assert len(seen) >= 2 and all(found == [value] * 8 for found in seen)
+    assert {type(each) for each in (*seen[0], *seen[-1], *undone)} == {type(value)}
+    assert await run.get("it", "not set") == value
+
+
 async def test_the_annotation_of_a_declared_step_decides(app: Stepfast) -> None:
     """Rule 13: also for types that are local to a function."""
 
@@ -326,10 +374,7 @@ async def test_limits_are_settings(make_app: MakeApp, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("depth", [99, 100])
 async def test_values_within_the_depth_are_kept(app: Stepfast, depth: int) -> None:
-    @app.task
-    async def mail(given: Any) -> Any:
-        return given
-
+    mail = task(app, "mail")
     assert await outcome(app, mail, deep(depth)) == deep(depth)
 
 
@@ -411,9 +456,9 @@ async def test_raw_text_that_is_no_json_is_refused_where_it_is_given(app: Stepfa
     @app.task
     async def takes_list(value: list[Any]) -> None: ...
 
-    for task in (takes, takes_list):
+    for each in (takes, takes_list):
         with pytest.raises((PayloadError, InvalidInput), match="input"):
-            await app.start(task, given)
+            await app.start(each, given)
     runs = [await app.start(sets, what) for what in ("value", "outcome")]
     with pytest.raises(PayloadError, match=r"msgspec\.Raw"):
         await runs[0].signal("more", given)

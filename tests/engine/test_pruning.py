@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast, results
+from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast
 from stepfast.retention import _BEGINNING
 from stepfast.worker import pruner
 from tests.engine.conftest import MakeApp
-from tests.store.scene import DAY, Rows
+from tests.store.scene import DAY
 from tests.support import nursery
 from tests.support.engine import drained, finished
+from tests.support.waiting import rows_of
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 EVERYWHERE = pytest.mark.enough_on("sqlite", "postgres")
@@ -32,19 +34,17 @@ def app(make_app: MakeApp) -> Stepfast:
 
 async def age(app: Stepfast, *run_ids: str, days: int = 40) -> None:
     """Let runs have ended so many days ago; all of them, if none is named."""
-    rows = Rows(await app.store(), "stepfast", app.url.text)
-    if run_ids:
-        for run_id in run_ids:
-            await rows.shift(run_id, "completed_at", -days * DAY)
-    else:
-        await rows.fetch("UPDATE [runs] SET completed_at = completed_at - ?", days * DAY)
-    await rows.close()
+    async with rows_of(app) as rows:
+        if run_ids:
+            for run_id in run_ids:
+                await rows.shift(run_id, "completed_at", -days * DAY)
+        else:
+            await rows.fetch("UPDATE [runs] SET completed_at = completed_at - ?", days * DAY)
 
 
 async def count(app: Stepfast, table: str) -> int:
-    rows = Rows(await app.store(), "stepfast", app.url.text)
-    [(number,)] = await rows.fetch(f"SELECT count(*) FROM [{table}]")
-    await rows.close()
+    async with rows_of(app) as rows:
+        [(number,)] = await rows.fetch(f"SELECT count(*) FROM [{table}]")
     return int(number)
 
 
@@ -158,10 +158,7 @@ async def test_what_went_through_a_codec_stays_as_it_is_stored(make_app: MakeApp
 
 
 async def test_an_archive_that_cannot_be_written_keeps_everything(app: Stepfast, tmp_path: Path) -> None:
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     await drained(app, echo, 1)
     notes = tmp_path / "notes.txt"
     notes.write_text("not\nan archive")
@@ -181,11 +178,7 @@ async def test_an_archive_that_cannot_be_written_keeps_everything(app: Stepfast,
 async def test_a_full_disk_ends_it_before_anything_is_removed(app: Stepfast) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full")
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     await drained(app, echo, 1)
     with pytest.raises(ConfigurationError, match="No space left"):
         await app.prune(0, archive="/dev/full")
@@ -193,10 +186,7 @@ async def test_a_full_disk_ends_it_before_anything_is_removed(app: Stepfast) -> 
 
 
 async def test_an_unfinished_line_is_cut_off_and_two_do_not_write_at_once(app: Stepfast, tmp_path: Path) -> None:
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     path = tmp_path / "old.jsonl"
     path.write_bytes(b'{"id":"first"}\n' + _BEGINNING + b'"id":"torn')
     runs = await app.start_many(echo, range(3))
@@ -243,10 +233,7 @@ asyncio.run(main())
 async def test_a_kill_between_the_archive_and_the_removal_loses_no_run(
     app: Stepfast, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     runs = await app.start_many(echo, range(6))
     await app.drain()
     path = tmp_path / "old.jsonl"
@@ -268,10 +255,7 @@ async def test_one_run_is_deleted(app: Stepfast) -> None:
         await ctx.wait_signal("go")
         raise ValueError("no")
 
-    @app.task
-    async def child() -> str:
-        return "done"
-
+    child = task(app, "child", returns="done")
     run = await app.start(parent, key="p")
     with pytest.raises(InvalidState, match="is queued; only a run that has ended can be deleted"):
         await run.delete()
@@ -291,25 +275,6 @@ async def test_one_run_is_deleted(app: Stepfast) -> None:
     assert (await app.start(parent, key="p")).id != run.id
 
 
-async def test_whoever_waits_for_the_result_of_a_run_that_is_gone_is_told(
-    app: Stepfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "_GONE_AFTER", 0.0)
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
-    run, other = await app.start_many(echo, [1, 2])
-    rows = Rows(await app.store(), "stepfast", app.url.text)
-    await rows.fetch("DELETE FROM [runs] WHERE id = ?", run.id)
-    await rows.close()
-    with pytest.raises(RunNotFound, match="may have been pruned"):
-        await run.result(timeout=20)
-    with pytest.raises(TimeoutError):
-        await other.result(timeout=0.01)
-
-
 async def test_a_step_of_a_dag_run_goes_only_with_it(app: Stepfast) -> None:
     flow = app.dag("flow")
 
@@ -326,11 +291,7 @@ async def test_a_step_of_a_dag_run_goes_only_with_it(app: Stepfast) -> None:
 
 def test_the_same_without_an_event_loop(tmp_path: Path) -> None:
     app = Stepfast(f"sqlite:///{tmp_path / 'stepfast.db'}")
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     one, two = app.sync.start_many(echo, [1, 2])
     app.sync.drain()
     one.delete()

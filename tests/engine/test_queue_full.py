@@ -14,18 +14,14 @@ from stepfast.model.records import NewRun, RunShape
 from stepfast.starts import Bounds
 from tests.engine.conftest import MakeApp
 from tests.support.engine import finished
+from tests.support.workflows import task
 from tests.worker.spying import HeldReply
 
 
 @pytest.fixture
 def mail(app: Stepfast) -> Any:
     app.queue("mail", max_ready=3)
-
-    @app.task
-    async def mail(number: int) -> int:
-        return number
-
-    return mail
+    return task(app, "mail")
 
 
 async def ready(app: Stepfast) -> int:

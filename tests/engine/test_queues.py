@@ -7,13 +7,11 @@ import pytest
 from stepfast import ConfigurationError, Stepfast
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Gate, bystander, drained, eventually
+from tests.support.workflows import task
 
 
 async def test_a_paused_queue_is_not_claimed_until_it_is_resumed(app: Stepfast) -> None:
-    @app.task
-    async def mail() -> str:
-        return "sent"
-
+    mail = task(app, "mail", returns="sent")
     others = bystander(app)
     await app.pause_queue("mail")
     run = await app.start(mail)
@@ -28,12 +26,7 @@ async def test_a_paused_queue_is_not_claimed_until_it_is_resumed(app: Stepfast) 
 
 async def test_what_is_being_executed_goes_on_when_its_queue_is_paused(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.task
-    async def mail() -> str:
-        await gate.passing()
-        return "sent"
-
+    mail = task(app, "mail", gate=gate, returns="sent")
     async with app.worker():
         run = await app.start(mail)
         await gate.reached()
@@ -43,9 +36,7 @@ async def test_what_is_being_executed_goes_on_when_its_queue_is_paused(app: Step
 
 
 async def test_a_paused_queue_keeps_nobody_from_draining(app: Stepfast) -> None:
-    @app.task
-    async def mail() -> None: ...
-
+    mail = task(app, "mail", returns=None)
     await app.pause_queue("mail")
     run = await drained(app, mail)
     assert await run.status() == "queued"
@@ -53,11 +44,7 @@ async def test_a_paused_queue_keeps_nobody_from_draining(app: Stepfast) -> None:
 
 async def test_queues_as_they_stand(app: Stepfast, make_app: MakeApp) -> None:
     gate = Gate()
-
-    @app.task
-    async def mail(number: int) -> None:
-        await gate.passing()
-
+    mail = task(app, "mail", gate=gate, returns=None)
     await app.start_many(mail, [1, 2, 3])
     await app.start(mail, 4, delay=60)
     await app.start(mail, 5, queue="unheard of")

@@ -21,8 +21,9 @@ from stepfast import (
     step,
 )
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
-from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, failure
+from tests.support.waiting import rows_of
+from tests.support.workflows import task
 
 pytestmark = ON_SQLITE
 
@@ -67,10 +68,7 @@ async def test_a_running_run_names_its_worker(app: Stepfast) -> None:
 
 
 async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Stepfast) -> None:
-    @app.task
-    async def mail(name: str) -> str:
-        return name
-
+    mail = task(app, "mail")
     started = await drained(app, mail, "a")
     handle = app.get(started.id.upper())
     assert handle.id == started.id
@@ -83,12 +81,7 @@ async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Stepfas
 
 async def test_a_result_can_be_awaited_before_during_and_after(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.task
-    async def mail() -> str:
-        await gate.passing()
-        return "sent"
-
+    mail = task(app, "mail", gate=gate, returns="sent")
     run = await app.start(mail)
     waiters = [asyncio.create_task(app.get(run.id).result()) for _ in range(5)]
     async with app.worker():
@@ -122,10 +115,7 @@ async def test_a_bad_timeout_of_result_is_refused(app: Stepfast, timeout: Any) -
 
 
 async def test_a_failed_run_raises_what_is_known(app: Stepfast) -> None:
-    @app.task
-    async def mail() -> None:
-        raise NonRetryableError("no such address")
-
+    mail = task(app, "mail", error=NonRetryableError("no such address"))
     run = await drained(app, mail)
     for handle in (run, app.get(run.id)):
         await failure(handle, "no such address")
@@ -148,9 +138,7 @@ async def listed(app: Stepfast) -> Stepfast:
         if number % 3 == 0:
             raise ValueError("no")
 
-    @app.task(queue="shop")
-    async def order(number: int) -> None: ...
-
+    order = task(app, "order", returns=None, queue="shop")
     for number in range(6):
         await app.start(mail, number, tags=["even" if number % 2 == 0 else "odd"], key=f"mail-{number}")
     for number in range(6):
@@ -398,9 +386,8 @@ async def test_a_run_that_cannot_be_read_does_not_keep_the_others_from_being_lis
 
     broken, whole = await app.start(double, 1), await app.start(double, 2)
     await app.drain()
-    rows = Rows(await app.store(), app.namespace, app.url.text)
-    await rows.set(broken.id, "input", "{broken")
-    await rows.close()
+    async with rows_of(app) as rows:
+        await rows.set(broken.id, "input", "{broken")
     listed = {info.id: info for info in await app.runs()}
     assert (listed[whole.id].input, listed[whole.id].output) == (2, 4)
     assert listed[broken.id].status == "completed"
@@ -444,15 +431,12 @@ async def test_a_check_replays_a_run_whose_input_lists_leave_out(app: Stepfast) 
 
 @ON_BOTH
 async def test_the_log_of_a_run_with_very_many_calls_is_whole(app: Stepfast) -> None:
-    @app.task
-    async def nothing() -> None: ...
-
+    nothing = task(app, "nothing", returns=None)
     run = await app.start(nothing)
-    rows = Rows(await app.store(), app.namespace, app.url.text)
-    await rows.fetch(
-        "INSERT INTO [tries] (run_id, branch, position, attempt, number, claim, name, error, format, started_at, "
-        "completed_at) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10500) "
-        "SELECT r.id, '', 0, 1, n.i, 1, 'a', '{}', 1, n.i, n.i FROM [runs] r CROSS JOIN n"
-    )
-    await rows.close()
+    async with rows_of(app) as rows:
+        await rows.fetch(
+            "INSERT INTO [tries] (run_id, branch, position, attempt, number, claim, name, error, format, started_at, "
+            "completed_at) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10500) "
+            "SELECT r.id, '', 0, 1, n.i, 1, 'a', '{}', 1, n.i, n.i FROM [runs] r CROSS JOIN n"
+        )
     assert [call.attempt for call in await run.activity()] == list(range(1, 10_501))

@@ -12,6 +12,7 @@ import pytest
 from stepfast import Backoff, ConfigurationError, Context, InvalidState, RunInfo, RunNotFound, Settings, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import Calls, drained, finished
+from tests.support.workflows import listener, task
 
 pytestmark = ON_SQLITE
 LATER = Backoff(base=600, max=3600, jitter=False)
@@ -84,10 +85,7 @@ async def test_a_run_that_another_worker_takes_up_is_due_too(make_app: MakeApp, 
 
 @ON_BOTH
 async def test_a_delayed_start_is_due_now_or_later(app: Stepfast) -> None:
-    @app.task
-    async def work() -> str:
-        return "done"
-
+    work = task(app, "work", returns="done")
     run = await app.start(work, delay=3600, expires_in=60)
     await run.reschedule(delay=timedelta(hours=2))
     info = await run.info()
@@ -101,10 +99,7 @@ async def test_a_delayed_start_is_due_now_or_later(app: Stepfast) -> None:
 
 
 async def test_a_ready_run_is_put_off_and_comes_back(app: Stepfast) -> None:
-    @app.task
-    async def work() -> str:
-        return "done"
-
+    work = task(app, "work", returns="done")
     run = await app.start(work)
     await run.reschedule(delay=3600)
     await app.drain()
@@ -114,9 +109,7 @@ async def test_a_ready_run_is_put_off_and_comes_back(app: Stepfast) -> None:
 
 
 async def test_a_deadline_stays_what_it_was(app: Stepfast) -> None:
-    @app.task(deadline=60)
-    async def work() -> None: ...
-
+    work = task(app, "work", returns=None, deadline=60)
     run = await app.start(work)
     await run.reschedule(delay=3600)
     info = await run.info()
@@ -168,11 +161,7 @@ def sleeping(app: Stepfast) -> Any:
 
 
 def signalled(app: Stepfast) -> Any:
-    @app.workflow
-    async def signalled(ctx: Context) -> None:
-        await ctx.wait_signal("go")
-
-    return signalled
+    return listener(app, name="signalled")
 
 
 def checking(app: Stepfast) -> Any:
@@ -184,10 +173,7 @@ def checking(app: Stepfast) -> Any:
 
 
 def ended(app: Stepfast) -> Any:
-    @app.task
-    async def ended() -> None: ...
-
-    return ended
+    return task(app, "ended", returns=None)
 
 
 @pytest.mark.parametrize(

@@ -264,18 +264,6 @@ async def test_a_permanent_error_ends_step_and_run_at_once(
     assert calls["mail"] + calls["fail"] == 1
 
 
-async def test_the_worker_goes_on_after_any_handler_error(app: Stepfast) -> None:
-    @app.task(max_attempts=1)
-    async def mail(number: int) -> int:
-        if number % 2:
-            raise ValueError("odd")
-        return number
-
-    runs = await app.start_many(mail, range(20))
-    await app.drain(concurrency=2)
-    assert [await run.status() for run in runs] == ["completed", "failed"] * 10
-
-
 SETTINGS = Settings(poll_interval=0.05, running_after=0.01)
 
 

@@ -189,26 +189,6 @@ def test_whatever_is_logged_of_a_run_carries_its_ids() -> None:
     assert sorted({f"{file.name}:{each.call.lineno}" for file, each in named if not each.has_run_id()}) == []
 
 
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        ("logger.info('run %s ends', run.id)", (True, False)),
-        ("logger.info('step %r ends', name)", (True, False)),
-        ("told = 'the end of run %s'; logger.info(told, run.id)", (True, False)),
-        ("who = f'by run {run.id}'; logger.info('blocked %s', who)", (True, False)),
-        ("logger.info('run %s ends', run.id, extra={'workflow': name})", (True, False)),
-        ("logger.info('run %s ends', run.id, extra=made_up(run))", (True, False)),
-        ("logger.info('run %s ends', run.id, extra={'run_id': run.id})", (True, True)),
-        ("ids = {'run_id': run.id}; logger.info('run %s ends', run.id, extra=ids)", (True, True)),
-        ("logger.info('run %s ends', run.id, extra=ids_of(execution))", (True, True)),
-        ("logger.info('%d runs ended', count)", (False, False)),
-    ],
-)
-def test_how_the_source_is_read(said: str, found: tuple[bool, bool]) -> None:
-    [each] = spoken(f"def tell(): {said}")
-    assert (each.names_a_run(), each.has_run_id()) == found
-
-
 @pytest.mark.parametrize("number", [1, 5, 6, 1000])
 def test_of_many_runs_the_first_have_a_record_each(caplog: pytest.LogCaptureFixture, number: int) -> None:
     runs = [f"run-{index}" for index in range(number)]

@@ -11,6 +11,7 @@ import pytest
 
 from stepfast import Backoff, Context, StepFailed, Stepfast, SyncContext, step
 from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, replayed
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -163,11 +164,7 @@ def register(app: Stepfast, way: Callable[[], Awaitable[None]], calls: Calls) ->
 async def test_code_that_cancels_its_task_has_failed(app: Stepfast, calls: Calls, way: Callable[[], Any]) -> None:
     """Rule 60: whatever kind of code it is, its run ends with an error that tells, after the tries that it has; and the
     worker lives on."""
-
-    @app.task
-    async def other() -> str:
-        return "fine"
-
+    other = task(app, "other", returns="fine")
     register(app, way, calls)
     runs = {kind: await app.start(kind) for kind in KINDS}
     async with app.worker() as worker:

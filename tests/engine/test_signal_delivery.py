@@ -19,10 +19,10 @@ from stepfast.engine.waits import MailboxReader, RunMailbox
 from stepfast.model.records import Look, Mail, Mailbox
 from stepfast.worker.queries import MailboxPoller
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, bystander, drained, eventually, failure, finished, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, bystander, drained, eventually, failure, finished
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, reached
 from tests.support.worker_context import make_kit
-from tests.support.workflows import listener
+from tests.support.workflows import listener, task
 from tests.worker.spying import Counted, HeldReply, wrap
 
 
@@ -52,24 +52,6 @@ async def test_mail_is_kept_in_order_per_name_and_taken_once_however_often_it_is
     assert inbox.take("signal", "a") is None
 
 
-async def test_mail_goes_to_the_waiter_that_waits_longest_and_has_not_given_up() -> None:
-    inbox = RunMailbox(0, 0)
-    given_up, first, second = (inbox.wait("signal", "a") for _ in range(3))
-    given_up.cancel()
-    inbox.put(box(signal("a", "1")))
-    assert first.result() == signal("a", "1") and not second.done()
-    assert inbox.take("signal", "a") is None
-
-
-async def test_mail_given_back_is_the_next_to_be_taken() -> None:
-    inbox = RunMailbox(0, 0)
-    inbox.put(box(signal("a", "1"), signal("a", "2")))
-    first = inbox.take("signal", "a")
-    assert first is not None
-    inbox.give_back(first)
-    assert [inbox.take("signal", "a"), inbox.take("signal", "a")] == [signal("a", "1"), signal("a", "2")]
-
-
 @pytest.mark.parametrize("mail", [signal("a", "1"), child("1")])
 async def test_mail_given_back_goes_to_the_next_waiter(mail: Mail) -> None:
     """Rule 6: a branch was cancelled, or lost a race, when it got the mail, and another waits for the same."""
@@ -80,15 +62,6 @@ async def test_mail_given_back_goes_to_the_next_waiter(mail: Mail) -> None:
     assert not second.done()
     inbox.give_back(first.result() or mail)
     assert second.result() == mail
-
-
-async def test_ends_of_children_are_found_by_their_id() -> None:
-    inbox = RunMailbox(0, 0)
-    late = inbox.wait("child", "c2")
-    inbox.put(box(child("c1"), child("c2"), wakes=0, ends=2))
-    assert late.result() == child("c2")
-    assert inbox.take("child", "c1") == child("c1")
-    assert inbox.ends == 2
 
 
 async def test_a_watcher_is_notified_of_wakes_and_of_nothing_else() -> None:
@@ -120,20 +93,6 @@ async def test_names_that_are_no_longer_wanted_are_forgotten_but_for_some() -> N
     inbox.want_no_more("signal", "wanted")
     inbox.want("signal", "last")
     assert list(inbox.look("run").names or ()) == [*latest[1:], "last"]
-
-
-async def test_a_waiter_that_stops_is_forgotten_and_others_for_the_same_are_not() -> None:
-    inbox = RunMailbox(0, 0)
-    first, second, third = (inbox.wait("signal", "a") for _ in range(3))
-    second.cancel()
-    inbox.wait_no_more("signal", "a", second)
-    assert list(inbox._waiters["signal", "a"]) == [first, third]
-    inbox.put(box(signal("a", "1"), signal("a", "2")))
-    assert (first.result(), third.result()) == (signal("a", "1"), signal("a", "2"))
-    assert not inbox._waiters["signal", "a"]
-    for waiter in (first, third, third):
-        inbox.wait_no_more("signal", "a", waiter)
-    assert inbox._waiters == {}
 
 
 async def test_a_run_keeps_nothing_of_waits_that_are_over(make_app: MakeApp) -> None:
@@ -454,10 +413,7 @@ async def test_a_worker_that_hardly_ever_polls_delivers_what_was_left_with_the_e
     make_app: MakeApp,
 ) -> None:
     app = make_app(settings=HARDLY_EVER)
-
-    @app.task(name="child")
-    async def child_task(number: int) -> int:
-        return number
+    child_task = task(app, "child")
 
     @app.workflow
     async def parent(ctx: Context) -> list[int]:
@@ -698,27 +654,6 @@ async def test_a_signal_taken_in_one_attempt_is_known_to_the_next(app: Stepfast,
     await run.signal("go", 5)
     assert await finished(app, run) == 5
     assert (await run.info()).attempt == 2
-
-
-@pytest.mark.parametrize("approved", [True, False])
-async def test_what_a_signal_says_decides_which_steps_are_run(app: Stepfast, calls: Calls, approved: bool) -> None:
-    gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        if await ctx.wait_signal("approved", type=bool):
-            await ctx.step("ship", calls.hit, "ship")
-        else:
-            await ctx.step("refuse", calls.hit, "refuse")
-            await ctx.step("tell", calls.hit, "tell")
-        await ctx.step(gate.passing)
-        return "done"
-
-    run = await app.start(order)
-    await run.signal("approved", approved)
-    await interrupt(app, gate)
-    assert await finished(app, run, gate) == "done"
-    assert calls == ({"ship": 1} if approved else {"refuse": 1, "tell": 1})
 
 
 @dataclass

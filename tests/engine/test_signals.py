@@ -102,24 +102,6 @@ async def test_signals_sent_before_the_claim_are_kept_first_in_first_out_per_nam
     assert await finished(app, run) == [2, 0, 1, 3, 5, 4]
 
 
-async def test_two_branches_that_wait_for_one_name_get_one_each(make_app: MakeApp) -> None:
-    app = make_app(settings=Settings(inline_wait=0))
-
-    async def wait(ctx: Context) -> Any:
-        return await ctx.wait_signal("go")
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await ctx.gather(ctx.branch(wait), ctx.branch(wait))
-
-    run = await app.start(order)
-    async with app.worker():
-        await reached(run, "waiting")
-        await run.signal("go", 1)
-        await run.signal("go", 2)
-        assert sorted(await run.result(timeout=PATIENCE)) == [1, 2]
-
-
 async def test_a_signal_of_another_name_is_kept_and_the_run_waits_on(app: Stepfast) -> None:
     run = await drained(app, listener(app, "first", "second"))
     await run.signal("second", 2)
@@ -241,20 +223,6 @@ async def test_a_wait_given_up_by_the_workflow_replays_so_and_takes_nothing(app:
     await run.signal("go", 1)
     assert await finished(app, run, gate) == 1
     assert calls == {"given up": 2}
-
-
-@pytest.mark.parametrize(("where", "said"), [("a task", r"ctx\.branch"), ("a step", "from inside")])
-async def test_a_wait_in_another_task_or_inside_a_step_is_refused(app: Stepfast, where: str, said: str) -> None:
-    """Rule 18."""
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        async def elsewhere() -> None:
-            await ctx.wait_signal("go")
-
-        await (asyncio.create_task(elsewhere()) if where == "a task" else ctx.step(elsewhere))
-
-    await failure(await drained(app, order), said)
 
 
 class Colour(Enum):
@@ -398,17 +366,6 @@ async def test_a_signal_that_cannot_be_sent_is_refused_by_name(app: Stepfast) ->
     assert await count(app, "mailbox", run) == 0
 
 
-@pytest.mark.parametrize("wait", [{"name": ""}, {"name": "go", "timeout": -1}], ids=str)
-async def test_a_wait_that_makes_no_sense_is_refused(app: Stepfast, wait: dict[str, Any]) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_signal(**wait)
-
-    run = await drained(app, order)
-    assert (await failure(run)).error_type == "ConfigurationError"
-    assert await run.steps() == []
-
-
 async def test_signals_can_be_sent_without_an_event_loop(app: Stepfast) -> None:
     run = await app.start(listener(app, "go", "go"))
     await asyncio.to_thread(app.sync.get(run.id).signal, "go", 1)
@@ -438,10 +395,8 @@ async def test_a_signal_costs_its_sender_one_round_trip_and_one_more_if_its_valu
         async def order(ctx: Context) -> Any:
             return await ctx.wait_signal("go", type=type_)
 
-        run = await app.start(order)
-        await app.drain()
+        run = await drained(app, order)
         sent.clear()
         await run.signal("go", 5)
         assert len([query for query in sent if "pg_advisory_unlock_all" not in query]) == statements
-        await app.drain()
-        assert await run.result(timeout=PATIENCE) == 5
+        assert await finished(app, run) == 5

@@ -16,6 +16,7 @@ from stepfast import AppClosed, ConfigurationError, Context, InvalidInput, Stepf
 from stepfast.errors import DatabaseRefused
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, drained, finished
+from tests.support.workflows import task
 from tests.worker.spying import wrap
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -220,29 +221,13 @@ async def test_an_unknown_name_is_refused_with_the_names_that_exist(make_app: Ma
     known, trigger = make_app(), make_app()
     declare(known)
     await known.start("tick")
-
-    @trigger.task
-    async def local() -> None: ...
-
+    task(trigger, "local", returns=None)
     with pytest.raises(UnknownWorkflow, match=r"'chekout'.*: local, tick") as caught:
         await trigger.start("chekout", {})
     assert caught.value.name == "chekout"
     with pytest.raises(UnknownWorkflow, match="none yet"):
         await make_app(namespace="empty").start("anything")
     assert len(await trigger.runs()) == 1
-
-
-async def test_a_run_whose_workflow_this_worker_does_not_know_is_left_for_others(make_app: MakeApp) -> None:
-    known, stranger = make_app(), make_app()
-    declare(known)
-    run = await known.start("tick")
-
-    @stranger.task
-    async def local() -> None: ...
-
-    await stranger.drain()
-    assert await run.status() == "queued"
-    assert await finished(known, run) == "tock"
 
 
 # -- bad options --------------------------------------------------------------------------------------------------
@@ -286,10 +271,7 @@ async def test_bad_arguments_of_start_are_refused(app: Stepfast, make_app: MakeA
     with pytest.raises(TypeError, match="colour"):
         await app.start("tick", colour="red")  # type: ignore[call-overload]
     other = make_app()
-
-    @other.task
-    async def foreign() -> None: ...
-
+    foreign = task(other, "foreign", returns=None)
     with pytest.raises(UnknownWorkflow, match="foreign"):
         await app.start(foreign)
     assert await app.runs() == []
@@ -306,9 +288,7 @@ async def test_a_key_used_again_for_another_input_is_told_in_the_log(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     app = make_app()
-
-    @app.task
-    async def mail(given: dict[str, int]) -> None: ...
+    mail = task(app, "mail", returns=None)
 
     async def start(value: dict[str, int]) -> str:
         if way == "start":
@@ -356,10 +336,7 @@ async def test_with_a_codec_that_seals_anew_the_same_input_is_the_same(
             return data[4:]
 
     app = make_app(codec=Salted())
-
-    @app.task
-    async def mail(given: str) -> None: ...
-
+    mail = task(app, "mail", returns=None)
     for value in ("a", "a"):
         await app.start(mail, value, key="k-1")
     assert not caplog.records

@@ -148,16 +148,6 @@ async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Stepfas
     assert sorted(s.position for s in await run.steps()) == list(range(20))
 
 
-async def test_a_step_name_repeated_in_a_loop_has_records_of_its_own(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> list[int]:
-        return [await ctx.step(double, n) for n in range(5)]
-
-    run = await drained(app, order)
-    assert await run.result() == [0, 2, 4, 6, 8]
-    assert [s.output for s in await run.steps()] == [0, 2, 4, 6, 8]
-
-
 async def test_each_step_is_recorded_before_the_next_begins(app: Stepfast) -> None:
     seen: list[list[str]] = []
 
@@ -308,14 +298,6 @@ def test_bad_options_are_refused_where_they_are_written(what: str, options: dict
 
     with pytest.raises(ConfigurationError):
         (step(**options) if what == "step" else Stepfast("sqlite://").task(**options)(order))
-
-
-def test_an_unknown_option_is_refused_by_name() -> None:
-    app = Stepfast("sqlite://")
-    with pytest.raises(TypeError, match="retrys"):
-        step(retrys=3)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="attempts"):
-        app.task(attempts=3)  # type: ignore[call-overload]
 
 
 def passes_on(function: Callable[..., Any]) -> Callable[..., Any]:

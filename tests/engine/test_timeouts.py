@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -174,8 +175,7 @@ async def test_a_blocking_step_that_nobody_waits_for_any_more_is_not_begun(app: 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
 async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, calls: Calls, where: str) -> None:
     mail = hanging(app, calls, max_attempts=1, timeout=SHORT if where == "declared" else 3600)
-    run = await drained(app, mail, timeout=None if where == "declared" else SHORT)
-    caught = await failure(run, "timeout")
+    caught = await failure(await drained(app, mail, timeout=None if where == "declared" else SHORT), "timeout")
     assert caught.reason == "timeout"
     assert caught.error_type is not None and caught.error_type.endswith("AttemptTimeout")
 
@@ -292,8 +292,7 @@ async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -
     async def order(ctx: Context) -> str:
         return await ctx.options(retries=1).step(flaky)
 
-    run = await drained(app, order)
-    assert await run.result() == "done"
+    assert await outcome(app, order) == "done"
 
 
 # -- of the whole run --------------------------------------------------------------------------------------------
@@ -346,8 +345,7 @@ async def test_expiry_counts_only_until_the_first_pick_up(app: Stepfast, calls: 
             raise ValueError("again")
         return "sent"
 
-    run = await drained(app, mail, expires_in=1)
-    assert await run.result() == "sent"
+    assert await outcome(app, mail, expires_in=1) == "sent"
 
 
 async def test_expiry_counts_from_the_moment_the_run_is_due(app: Stepfast) -> None:
@@ -386,9 +384,21 @@ async def test_threads_that_do_not_return_after_a_timeout_are_bounded(
                 await run.result(timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("how", ["asyncio.timeout", "asyncio.wait_for"])
-async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Stepfast, calls: Calls, how: str) -> None:
-    """Rule 19: the step is not called again, and the code takes the same way."""
+GIVEN_UP: dict[str, Callable[[Context, Any], Any]] = {
+    "slow": lambda ctx, slow: ctx.step(slow),
+    "sleep": lambda ctx, slow: ctx.sleep(1.5),
+    "check": lambda ctx, slow: ctx.wait_until("check", lambda: False, every=1),
+    "busy": lambda ctx, slow: ctx.first(busy=ctx.step("busy", slow), late=ctx.sleep(3600)),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "how"), [("slow", "asyncio.wait_for"), *((name, "asyncio.timeout") for name in GIVEN_UP)]
+)
+async def test_a_call_given_up_by_the_workflow_replays_as_given_up(
+    app: Stepfast, calls: Calls, call: str, how: str
+) -> None:
+    """Rule 19: it is not made again, and the code takes the same way."""
     gate = Gate()
 
     async def slow() -> None:
@@ -397,28 +407,27 @@ async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Stepfast
 
     @app.workflow
     async def order(ctx: Context) -> list[str]:
-        way = []
+        way = "in time"
         try:
             if how == "asyncio.timeout":
                 async with asyncio.timeout(0.05):
-                    await ctx.step(slow)
+                    await GIVEN_UP[call](ctx, slow)
             else:
-                await asyncio.wait_for(ctx.step(slow), 0.05)
-            way.append("in time")
+                await asyncio.wait_for(GIVEN_UP[call](ctx, slow), 0.05)
         except TimeoutError:
-            way.append("given up")
-        way.append(await ctx.step("after", lambda: f"after {calls.hit('after')}"))
+            way = "given up"
+        after = await ctx.step("after", lambda: f"after {calls.hit('after')}")
         await ctx.step(gate.passing)
-        return way
+        return [way, after]
 
     run = await app.start(order)
     await interrupt(app, gate)
-    assert [(s.name, s.status) for s in await run.steps()] == [("slow", "cancelled"), ("after", "completed")]
+    assert {step.name: step.status for step in await run.steps()}[call] == "cancelled"
     assert await finished(app, run, gate) == ["given up", "after 1"]
-    assert calls == {"slow": 1, "after": 1}
-    [slow_step, *_] = await run.steps()
-    assert slow_step.completed_at is not None and slow_step.started_at is not None
-    assert (slow_step.completed_at - slow_step.started_at).total_seconds() >= 0.04
+    assert calls == {"after": 1, **({"slow": 1} if call in ("slow", "busy") else {})}
+    [given_up] = [step for step in await run.steps() if step.name == call]
+    assert given_up.completed_at is not None and given_up.started_at is not None
+    assert call == "sleep" or (given_up.completed_at - given_up.started_at).total_seconds() >= 0.04
 
 
 async def test_a_step_cancelled_by_a_task_group_replays_so(app: Stepfast, calls: Calls) -> None:

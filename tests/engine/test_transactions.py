@@ -24,7 +24,7 @@ from stepfast import (
     StepFailed,
     Stepfast,
 )
-from tests.engine.conftest import ON_SQLITE, MakeApp
+from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.crashing import crash_at, outcome_of
@@ -42,6 +42,7 @@ from tests.support.engine import (
     replayed,
 )
 from tests.support.waiting import reached
+from tests.support.workflows import listener, task
 from tests.worker.spying import Counted, only_postgres, wrap
 
 QUICK = Backoff(base=0.001, jitter=False)
@@ -237,23 +238,6 @@ async def test_transactions_in_branches_are_each_done_once(app: Stepfast, accoun
     assert await outcome(app, order) == 30
     assert await accounts.names() == [f"{n:02}" for n in range(30)]
     assert set(calls.values()) == {1}
-
-
-@pytest.mark.parametrize("value", [None, False, 0, ""])
-@ON_SQLITE
-async def test_empty_results_are_recorded_as_themselves(app: Stepfast, value: Any) -> None:
-    gate = Gate()
-
-    def plain(connection: Any) -> Any:
-        return value
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        result = await ctx.transaction(plain)
-        await ctx.step("gate", gate.passing)
-        return [result]
-
-    assert await (await replayed(app, gate, order)).result() == [value]
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["heard of before", "learnt from the row"])
@@ -717,11 +701,7 @@ async def test_a_function_that_hangs_is_given_up_and_rolled_back(app: Stepfast, 
 
 
 def receiver_of(app: Stepfast) -> Any:
-    @app.workflow
-    async def receiver(ctx: Context) -> Any:
-        return await ctx.wait_signal("go")
-
-    return receiver
+    return listener(app, name="receiver")
 
 
 @only_sqlite
@@ -744,10 +724,7 @@ async def test_a_signal_is_committed_with_the_step(app: Stepfast) -> None:
 
 @only_sqlite
 async def test_a_start_is_too(app: Stepfast) -> None:
-    @app.task
-    async def child(n: int) -> int:
-        return n
-
+    child = task(app, "child")
     started = []
 
     def start(connection: Any) -> None:

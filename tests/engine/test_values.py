@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stepfast import (
-    Backoff,
     ConfigurationError,
     Context,
     NonRetryableError,
@@ -22,12 +21,10 @@ from stepfast import (
 from stepfast.model.ids import new_id
 from stepfast.model.records import Look
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, interrupt, outcome
+from tests.support.engine import PATIENCE, Gate, drained, failure, finished, interrupt, outcome
 from tests.support.waiting import count, doomed, reached
 
 pytestmark = pytest.mark.enough_on("sqlite")
-
-AT_ONCE = Backoff(base=0, jitter=False)
 
 
 @dataclass
@@ -66,16 +63,6 @@ async def test_a_value_is_readable_while_the_run_goes_on(app: Stepfast, kind: st
         await run.result(timeout=PATIENCE)
     assert await run.get("progress") == 1
     assert await asyncio.to_thread(app.sync.get(run.id).get, "progress") == 1
-
-
-@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
-async def test_empty_values_are_values(app: Stepfast, value: Any) -> None:
-    @app.workflow
-    async def order(ctx: Context, value: Any) -> None:
-        await ctx.set("it", value)
-
-    run = await drained(app, order, value)
-    assert await run.get("it", "never set") == value
 
 
 async def test_what_was_never_set_is_the_default(app: Stepfast) -> None:
@@ -217,43 +204,6 @@ async def test_setting_a_value_takes_no_position(app: Stepfast, make_app: MakeAp
     assert await run.get("stage") == "done"
 
 
-async def test_branches_may_set_values(app: Stepfast) -> None:
-    async def branch(ctx: Context, number: int) -> None:
-        await ctx.set(f"branch {number}", number)
-        await ctx.step("work", lambda: None)
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.map(branch, range(5))
-
-    run = await drained(app, order)
-    await run.result(timeout=PATIENCE)
-    assert [await run.get(f"branch {number}") for number in range(5)] == [0, 1, 2, 3, 4]
-
-
-async def test_a_value_from_another_task_or_from_inside_a_step_is_refused(app: Stepfast) -> None:
-    """Rule 18."""
-
-    @app.workflow(max_attempts=1)
-    async def in_a_task(ctx: Context) -> None:
-        async def elsewhere() -> None:
-            await ctx.set("it", 1)
-
-        await asyncio.create_task(elsewhere())
-
-    @app.workflow(max_attempts=1)
-    async def in_a_step(ctx: Context) -> None:
-        async def inside() -> None:
-            await ctx.set("it", 1)
-
-        await ctx.step(inside)
-
-    for workflow, said in ((in_a_task, r"ctx\.branch"), (in_a_step, "from inside")):
-        run = await drained(app, workflow)
-        await failure(run, said)
-        assert await run.get("it", "nothing") == "nothing"
-
-
 async def test_what_cannot_be_kept_is_refused_by_its_key(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -313,43 +263,6 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
 
 
 # -- progress -----------------------------------------------------------------------------------------------------
-
-
-async def test_progress_of_a_step_and_of_the_run_is_listed(app: Stepfast) -> None:
-    gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        ctx.progress("begun")
-
-        async def work() -> None:
-            for done in range(0, 101, 10):
-                ctx.progress(f"{done} of 100", {"done": done})
-            await gate.passing()
-
-        await ctx.step(work)
-
-    async def told() -> bool:
-        return [(s.detail, s.data) for s in await run.steps()] == [("begun", None), ("100 of 100", {"done": 100})]
-
-    async with app.worker():
-        run = await app.start(order)
-        await gate.reached()
-        await eventually(told)
-        gate.open()
-        await run.result(timeout=PATIENCE)
-    assert [(s.name, s.status, s.detail) for s in await run.steps()] == [("work", "completed", "100 of 100")]
-
-
-async def test_progress_may_be_awaited_and_needs_not(app: Stepfast, calls: Calls) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        ctx.progress("one")
-        await ctx.progress("two")
-        calls.hit("done")
-
-    await outcome(app, order)
-    assert calls == {"done": 1}
 
 
 async def test_the_keys_of_checks_are_not_for_others(app: Stepfast) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, ConfigurationError, Context, RunCancelled, Settings, Stepfast
+from stepfast import Backoff, Context, RunCancelled, Settings, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.engine import (
@@ -418,28 +418,6 @@ async def test_a_check_with_a_timeout_of_its_own_is_given_up(app: Stepfast, call
 # -- the rest -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_wait_given_up_by_the_workflow_replays_so(app: Stepfast, outside: Outside, calls: Calls) -> None:
-    """Rule 19."""
-    gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        try:
-            async with asyncio.timeout(0.05):
-                await ctx.wait_until(outside.ask_slowly, every=1)
-            way = "so"
-        except TimeoutError:
-            way = "given up"
-        await ctx.step(gate.passing)
-        return way
-
-    run = await app.start(order)
-    await interrupt(app, gate)
-    outside.answer = True
-    assert await finished(app, run, gate) == "given up"
-    assert calls["ask"] == 1
-
-
 async def test_arguments_are_given_to_each_check(app: Stepfast, calls: Calls) -> None:
     def check(name: str, wanted: int) -> bool:
         return calls.hit(name) >= wanted
@@ -452,16 +430,6 @@ async def test_a_check_may_have_a_label(app: Stepfast) -> None:
     run = await drained(app, asking(app, "is it so?", lambda: 1))
     assert await run.result(timeout=PATIENCE) == 1
     assert [s.name for s in await run.steps()] == ["is it so?"]
-
-
-@pytest.mark.parametrize(
-    ("wait", "said"), [({"every": -1}, "every"), ({"timeout": timedelta(seconds=-1)}, "timeout")], ids=str
-)
-async def test_a_span_that_makes_no_sense_is_refused(
-    app: Stepfast, outside: Outside, wait: dict[str, Any], said: str
-) -> None:
-    failed = await failure(await drained(app, asking(app, outside.ask, **wait)), said)
-    assert failed.error_type == ConfigurationError.__name__
 
 
 async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> None:

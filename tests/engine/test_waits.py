@@ -35,6 +35,7 @@ from tests.support.engine import (
     stopped_at_once,
 )
 from tests.support.waiting import let_pass, reached, rows_of
+from tests.support.workflows import sleeper
 
 pytestmark = ON_SQLITE
 
@@ -251,10 +252,7 @@ async def test_a_suspect_gives_its_slot_back_at_any_wait_and_its_losses_are_forg
 ) -> None:
     """Rules 5 and 52. In memory it would count a loss each time its worker dies for another reason."""
     app = make_app(settings=LONG)
-
-    @app.workflow
-    async def child(ctx: Context) -> None:
-        await ctx.sleep(200)
+    child = sleeper(app, 200, name="child")
 
     @app.workflow
     async def patient(ctx: Context, what: str) -> None:

@@ -17,7 +17,6 @@ from stepfast import (
     InvalidInput,
     NonRetryableError,
     RemoteStepError,
-    RunFailed,
     Stepfast,
     SyncContext,
     UnknownOption,
@@ -26,7 +25,7 @@ from stepfast.engine.remote_step import remote_order
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
 from stepfast.telemetry import Metrics, Observer, RemoteEnded, RemoteSent, metrics_text
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, everywhere, joined, start_shop
-from tests.support.engine import Calls, eventually, stopped_at_once
+from tests.support.engine import Calls, eventually, failure, stopped_at_once
 
 NOW = Backoff(base=0, jitter=False)
 
@@ -129,8 +128,7 @@ async def test_a_run_that_cannot_be_helped_by_a_retry_ends_at_once(home: Home) -
 
     run = await home.app.start(shop)
     async with home.echoing(), home.app.worker():
-        with pytest.raises(RunFailed, match="no handler for unknown"):
-            await run.result(timeout=20)
+        await failure(run, "no handler for unknown")
     assert (await run.info()).attempt == 1
 
 
@@ -412,8 +410,7 @@ async def test_on_sqlite_alone_it_is_refused_with_what_to_do(sqlite_url: str) ->
     async with Stepfast(sqlite_url) as app:
         run = await start_shop(app)
         await app.drain()
-        with pytest.raises(RunFailed, match=r"Pass Stepfast\(transport=SqlTransport\(url\)\)"):
-            await run.result(timeout=20)
+        await failure(run, r"Pass Stepfast\(transport=SqlTransport\(url\)\)")
         assert (await run.info()).attempt == 1
 
 
@@ -530,8 +527,7 @@ async def test_completed_steps_are_undone_elsewhere_in_reverse(home: Home) -> No
 
     run = await home.app.start(shop)
     async with home.app.worker(), paying(home, seen, failing=1):
-        with pytest.raises(RunFailed, match="no stock"):
-            await run.result(timeout=20)
+        await failure(run, "no stock")
         await home.nothing_is_left()
     two, one = {"input": 2, "output": "receipt 2"}, {"input": 1, "output": "receipt 1"}
     assert seen == [("-1", 1, two), ("-1", 2, two), ("-2", 1, one), ("-2", 2, one)]
@@ -587,8 +583,7 @@ async def test_an_undo_that_fails_for_good_is_named(home: Home) -> None:
 
     run = await app.start(shop)
     async with app.worker(), paying(home, seen, failing=9):
-        with pytest.raises(RunFailed, match="undo 'refund' of step 'charge': RemoteStepError: not now"):
-            await run.result(timeout=20)
+        await failure(run, "undo 'refund' of step 'charge': RemoteStepError: not now")
 
 
 @joined
@@ -605,8 +600,7 @@ async def test_a_function_may_undo_a_remote_step(home: Home) -> None:
 
     run = await home.app.start(shop)
     async with home.app.worker(), paying(home, []):
-        with pytest.raises(RunFailed, match="no stock"):
-            await run.result(timeout=20)
+        await failure(run, "no stock")
     assert seen == [("receipt 1", 1)]
 
 
@@ -691,8 +685,7 @@ async def test_a_completed_step_is_undone_elsewhere(home: Home) -> None:
 
     run = await home.app.start(fulfil, 5)
     async with home.app.worker(), worker:
-        with pytest.raises(RunFailed, match="no stock"):
-            await run.result(timeout=20)
+        await failure(run, "no stock")
         await home.nothing_is_left()
     assert undone == [({"input": {"cents": 5}, "output": "receipt"}, f"{run.id}:-1")]
     assert await run.status() == "compensated"
@@ -711,8 +704,7 @@ async def test_it_is_tried_again_as_the_settings_say(home: Home) -> None:
 
     run = await home.app.start(fulfil)
     async with home.app.worker(), worker:
-        with pytest.raises(RunFailed, match="no answer"):
-            await run.result(timeout=20)
+        await failure(run, "no answer")
         await home.nothing_is_left()
     assert calls == [1, 2, 3]
 

@@ -11,6 +11,7 @@ import pytest
 from stepfast import Run, Stepfast
 from stepfast.errors import ConfigurationError
 from tests.support.engine import PATIENCE, Gate
+from tests.support.workflows import task
 
 SQLITE = pytest.mark.enough_on("sqlite")
 
@@ -63,11 +64,7 @@ async def test_a_run_is_not_put_off_for_ever(app: Stepfast) -> None:
 
 async def test_what_is_retried_leaves_its_key_to_others(app: Stepfast) -> None:
     """One that ended before it was claimed has given its key up, and another run may wait under it."""
-
-    @app.task
-    async def index(text: str) -> str:
-        return text
-
+    index = task(app, "index")
     runs = list[Run[str]]()
     for text in "ab":
         runs.append(await app.start(index, text, key="doc", debounce=60))
@@ -83,9 +80,7 @@ async def test_what_is_retried_leaves_its_key_to_others(app: Stepfast) -> None:
 
 @SQLITE
 async def test_what_does_not_go_together_is_refused(app: Stepfast) -> None:
-    @app.task
-    async def index(text: str) -> None: ...
-
+    index = task(app, "index", returns=None)
     graph = app.dag("graph")
 
     @graph.step()
@@ -116,9 +111,7 @@ async def test_what_does_not_go_together_is_refused(app: Stepfast) -> None:
 
 @SQLITE
 async def test_without_an_event_loop(app: Stepfast) -> None:
-    @app.task
-    async def index(text: str) -> str:
-        return text
+    index = task(app, "index")
 
     def twice() -> None:
         runs = [app.sync.start(index, text, key="k", debounce=0.05) for text in "ab"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Run, RunFailed, Stepfast
+from stepfast import Run, RunCancelled, RunFailed, Stepfast
 from tests.store.scene import Rows
 
 PATIENCE = 20.0
@@ -132,6 +132,18 @@ async def finished(app: Stepfast, run: Run[Any], gate: Gate | ThreadGate | None 
         gate.open()
     await app.drain()
     return await run.result(timeout=PATIENCE)
+
+
+async def worked(app: Stepfast, run: Run[Any], timeout: float = PATIENCE, **options: Any) -> Any:
+    """The result of a run, while a worker executes it."""
+    async with app.worker(**options):
+        return await run.result(timeout=timeout)
+
+
+async def cancelled(app: Stepfast, run: Run[Any], **options: Any) -> None:
+    """Let a worker execute a run that ends as a cancelled one."""
+    with pytest.raises(RunCancelled):
+        await worked(app, run, **options)
 
 
 async def interrupt(app: Stepfast, gate: Gate) -> None:

@@ -10,6 +10,7 @@ import pytest
 from stepfast import Stepfast, WorkerBroken
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate, eventually
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.heartbeats import beating
 from tests.worker.spying import wrap
@@ -21,12 +22,7 @@ duties = pytest.mark.parametrize("method", list(BROKEN))
 
 
 def waiting(app: Stepfast, gate: Gate) -> Any:
-    @app.task
-    async def wait(name: str) -> str:
-        await gate.passing()
-        return name
-
-    return wait
+    return task(app, "wait", gate=gate)
 
 
 class Break:

@@ -11,8 +11,9 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
-from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, worked
 from tests.support.proxy import Proxy
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import HeldReply, only_postgres, wrap
 from tests.worker.tables import Tables
@@ -82,17 +83,6 @@ async def test_two_workers_share_the_work_and_no_run_is_taken_twice(make_app: Ma
     assert set(calls.values()) == {1}
 
 
-async def test_an_empty_queue_gives_nothing(make_app: MakeApp, tables: Tables) -> None:
-    """An idle worker holds nothing and is well."""
-    app = make_app(Settings(poll_interval=0.05))
-    Crowd(app)
-    store = await app.store()
-    async with app.worker() as worker:
-        await eventually(lambda: worker.duties.sweeper.ticks >= 3)
-        [info] = await store.workers()
-        assert (info.state, info.running) == ("live", 0)
-
-
 # -- how soon --------------------------------------------------------------------------------------------------------
 
 
@@ -122,28 +112,10 @@ async def test_what_a_claim_left_in_line_for_its_size_is_claimed_at_once(make_ap
         assert await all_results(runs) == [1000] * 20
 
 
-async def test_a_start_is_claimed_at_once(make_app: MakeApp) -> None:
-    """What starts while the worker idles does not wait for the poll."""
-    app = make_app(HARDLY_EVER)
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
-    async with app.worker():
-        for number in range(5):
-            run = await app.start(echo, number)
-            assert await run.result(timeout=PATIENCE) == number
-
-
 async def test_a_start_during_a_claim_is_not_slept_over(make_app: MakeApp) -> None:
     """The claim's snapshot is older than the start, and its short answer must not be taken for "nothing left"."""
     app = make_app(HARDLY_EVER)
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     store = await app.store()
     async with app.worker():
         await (await app.start(echo, 0)).result(timeout=PATIENCE)
@@ -173,22 +145,6 @@ async def test_a_retry_due_sooner_than_the_poll_is_not_late(make_app: MakeApp, c
 
 
 # -- in which order --------------------------------------------------------------------------------------------------
-
-
-async def test_highest_priority_first_then_the_oldest(make_app: MakeApp) -> None:
-    app = make_app(HARDLY_EVER)
-    order: list[str] = []
-
-    @app.task
-    async def note(name: str) -> None:
-        order.append(name)
-
-    runs = []
-    for priority, name in [(0, "b1"), (5, "a1"), (-1, "c1"), (0, "b2"), (5, "a2"), (-1, "c2"), (0, "b3")]:
-        runs.append(await app.start(note, name, priority=priority))
-    async with app.worker(concurrency=1):
-        await all_results(runs)
-    assert order == ["a1", "a2", "b1", "b2", "b3", "c1", "c2"]
 
 
 async def test_order_holds_over_queues_and_workflows(make_app: MakeApp, tables: Tables) -> None:
@@ -238,32 +194,11 @@ async def test_a_start_that_was_committed_late_is_not_starved(make_app: MakeApp,
 async def test_a_worker_without_a_list_serves_every_queue(make_app: MakeApp) -> None:
     """Rule 32: ``queues=None``."""
     app = make_app(HARDLY_EVER)
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     runs = [await app.start(echo, n, queue=f"queue {n}") for n in range(10)]
     async with app.worker():
         late = await app.start(echo, 10, queue="another")
         assert await all_results([*runs, late]) == list(range(11))
-
-
-async def test_a_worker_with_a_list_serves_these_queues_only(make_app: MakeApp) -> None:
-    """Rule 32: ``queues=[…]``."""
-    app = make_app(Settings(poll_interval=0.05))
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
-    ours = [await app.start(echo, n, queue=["a", "b"][n % 2]) for n in range(6)]
-    other = await app.start(echo, 6, queue="c", priority=100)
-    async with app.worker(queues=["a", "b"]) as worker:
-        assert await all_results(ours) == list(range(6))
-        seen = worker.duties.sweeper.ticks
-        await eventually(lambda: worker.duties.sweeper.ticks > seen + 2)
-    assert (await other.info()).status == "queued"
 
 
 async def test_a_workflow_nobody_here_knows_is_left_for_others(make_app: MakeApp) -> None:
@@ -274,10 +209,7 @@ async def test_a_workflow_nobody_here_knows_is_left_for_others(make_app: MakeApp
     async def secret(number: int) -> int:
         return number * 2
 
-    @knows_not.task(queue="shared")
-    async def other(number: int) -> int:
-        return number
-
+    other = task(knows_not, "other", queue="shared")
     run = await knows.start(secret, 21)
     async with knows_not.worker() as worker:
         beside = await knows_not.start(other, 1)
@@ -286,8 +218,7 @@ async def test_a_workflow_nobody_here_knows_is_left_for_others(make_app: MakeApp
         await eventually(lambda: worker.duties.sweeper.ticks > seen + 2)
         info = await run.info()
         assert (info.status, info.attempt) == ("queued", 0)
-        async with knows.worker():
-            assert await run.result(timeout=PATIENCE) == 42
+        assert await worked(knows, run) == 42
 
 
 # -- replies that are lost -------------------------------------------------------------------------------------------
@@ -345,8 +276,7 @@ async def test_a_history_whose_reply_was_lost_is_asked_for_again(
         lost: list[Any] = []
         store = await app.store()
         wrap(store, "claim", cut_after_the_claim)
-        async with app.worker():
-            assert await run.result(timeout=PATIENCE) == "done"
+        assert await worked(app, run) == "done"
         assert lost[0].happened.is_set()
         await app.close()
     assert calls["first"] == 1

@@ -9,6 +9,7 @@ from stepfast import Stepfast
 from stepfast.settings import Settings
 from stepfast.worker.worker import Worker
 from tests.support.engine import PATIENCE, Gate, eventually
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, only_postgres
 from tests.worker.tables import Tables
@@ -22,12 +23,7 @@ async def test_a_clock_that_steps_ahead_makes_nobody_bury_the_living(make_app: M
     apps = [make_app(Settings(lease=4, heartbeat=0.4, sweep_interval=0.05, poll_interval=0.05)) for _ in range(2)]
     gate = Gate()
     for app in apps:
-
-        @app.task(name="hold")
-        async def hold(number: int) -> int:
-            await gate.passing()
-            return number
-
+        task(app, "hold", gate=gate)
     runs = await apps[0].start_many(apps[0].workflows["hold"], [1, 2])
     async with apps[0].worker(concurrency=1) as one, apps[1].worker(concurrency=1) as two:
         before = {one.id, two.id}
@@ -61,11 +57,7 @@ async def test_a_clock_that_steps_back_leaves_no_mark_ahead_of_it(make_app: Make
     """A lane's mark says up to where all was seen claimed. Ahead of the clock it would hide every new run, until a poll
     finds it: one claim a minute here."""
     app = make_app(HARDLY_EVER)
-
-    @app.task
-    async def quick(number: int) -> int:
-        return number
-
+    quick = task(app, "quick")
     async with app.worker() as worker:
         await (await app.start(quick, 0)).result(timeout=PATIENCE)
         [lane] = worker.duties.claimer._marks
@@ -79,11 +71,7 @@ async def test_runs_from_before_the_step_do_not_take_the_mark_ahead(make_app: Ma
     """Those that were ready when the clock stepped back stand ahead of it. They are claimed last, and the mark stays
     behind."""
     app = make_app(HARDLY_EVER)
-
-    @app.task
-    async def quick(number: int) -> int:
-        return number
-
+    quick = task(app, "quick")
     early = await app.start(quick, 0)
     await tables.fetch("UPDATE [runs] SET place = place + ?", HOUR * 1000)
     async with app.worker() as worker:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import AttemptTimeout, Context, Run, RunFailed, StepFailed, Stepfast
-from tests.support.engine import PATIENCE, Gate, eventually
+from stepfast import AttemptTimeout, Context, Run, StepFailed, Stepfast
+from tests.support.engine import PATIENCE, Gate, eventually, failure
 from tests.support.worker_context import StandingClock
 
 pytestmark = pytest.mark.timeout(45)
@@ -55,9 +55,8 @@ async def test_the_timeout_of_an_attempt_is_over_when_the_clock_says_so() -> Non
         run = await app.start(work)
         await eventually(lambda: gate.arrivals == 1)
         clock.advance(20.1)
-        with pytest.raises(RunFailed) as caught:
-            await run.result(timeout=PATIENCE)
-        assert caught.value.error_type == AttemptTimeout.__name__
+        caught = await failure(run)
+        assert caught.error_type == AttemptTimeout.__name__
 
 
 async def has_status(run: Run[Any], status: str) -> bool:

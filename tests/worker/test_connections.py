@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
 from stepfast import Context, Settings, Stepfast
 from stepfast.store.postgres.connections import DUTIES, HELD
+from tests.support.workflows import task
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -16,13 +18,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 async def test_a_process_that_does_everything_holds_no_more_than_is_said(postgres_url: str) -> None:
     settings = Settings(pool_size=1, transaction_pool=1, inline_wait=0.01, poll_interval=0.1, sweep_interval=0.2)
     async with Stepfast(postgres_url, settings=settings) as app:
-
-        @app.task
-        async def child() -> int:
-            return 1
+        child = task(app, "child", returns=1)
 
         @app.workflow
-        async def order(ctx: Context) -> int:
+        async def order(ctx: Context) -> Any:
             await ctx.sleep(0.2)
             await ctx.wait_signal("go")
             return await ctx.call(child) + await ctx.step("add", lambda: 1)

@@ -16,6 +16,7 @@ from stepfast.settings import Settings
 from stepfast.store.answers import Wakeups
 from stepfast.store.postgres.notifications import Doorbell
 from tests.support.engine import PATIENCE, eventually
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, only_postgres
 
@@ -49,11 +50,7 @@ FORGERIES = [
 
 
 def echo_on(app: Stepfast) -> Any:
-    @app.task(name="echo")
-    async def echo(number: int) -> int:
-        return number
-
-    return echo
+    return task(app, "echo")
 
 
 @only_postgres

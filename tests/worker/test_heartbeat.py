@@ -19,6 +19,7 @@ from stepfast.store import Store
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.processes import Ledger
 from tests.support.proxy import Proxy
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
@@ -89,11 +90,7 @@ async def test_a_heartbeat_tells_how_many_run(make_app: MakeApp) -> None:
     """Health numbers of a worker."""
     app = make_app(SHORT)
     gate = Gate()
-
-    @app.task
-    async def wait(_number: int) -> None:
-        await gate.passing()
-
+    wait = task(app, "wait", gate=gate, returns=None)
     store = await app.store()
     runs = await app.start_many(wait, [1, 2, 3])
     async with app.worker(concurrency=7):

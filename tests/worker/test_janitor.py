@@ -13,8 +13,10 @@ from stepfast.worker import pruner
 from stepfast.worker.pruner import Pruner, RemovalPace
 from stepfast.worker.threads import REAL
 from tests.store.scene import DAY, Rows
-from tests.support.engine import PATIENCE, eventually
+from tests.support.engine import PATIENCE, drained, eventually
+from tests.support.waiting import rows_of
 from tests.support.worker_context import make_kit
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted
 
@@ -23,10 +25,9 @@ EVERYWHERE = pytest.mark.enough_on("sqlite", "postgres")
 
 
 async def aged(app: Stepfast, run_id: str, days: int) -> None:
-    rows = Rows(await app.store(), "stepfast", app.url.text)
-    for column in ("created_at", "completed_at"):
-        await rows.shift(run_id, column, -days * DAY)
-    await rows.close()
+    async with rows_of(app) as rows:
+        for column in ("created_at", "completed_at"):
+            await rows.shift(run_id, column, -days * DAY)
 
 
 @EVERYWHERE
@@ -79,11 +80,7 @@ async def test_it_walks_over_the_oldest_once_and_then_goes_on_from_there(
     monkeypatch.setattr(pruner, "_WINDOW", 4)
     monkeypatch.setattr(pruner, "_BATCH", 2)
     app = make_app()
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     runs = await app.start_many(echo, range(30))
     store = await app.store()
     rows = Rows(store, "stepfast", app.url.text)
@@ -111,11 +108,7 @@ async def test_it_walks_over_the_oldest_once_and_then_goes_on_from_there(
 async def test_who_finds_gone_what_it_had_found_leaves_the_rest_to_whoever_took_it(make_app: MakeApp) -> None:
     """Between two portions nobody holds a lock that would tell that somebody is at it."""
     app = make_app()
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     await app.start_many(echo, range(3))
     await app.drain()
     store = await app.store()
@@ -143,12 +136,8 @@ async def test_large_families_go_in_portions(
             raise ValueError(number)
         return number
 
-    @app.task
-    async def child(number: int) -> int:
-        return number
-
-    first = await app.start(parent, 0)
-    await app.drain()
+    child = task(app, "child")
+    first = await drained(app, parent, 0)
     assert await first.result(timeout=PATIENCE) == 0
     store = await app.store()
     rows = Rows(store, "stepfast", app.url.text)

@@ -9,8 +9,9 @@ import pytest
 
 from stepfast import Context, RunNotFound, Stepfast
 from stepfast.settings import Settings
-from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, eventually
+from tests.support.waiting import rows_of
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 
 pytestmark = [pytest.mark.thorough, pytest.mark.enough_on("sqlite", "postgres")]
@@ -19,12 +20,10 @@ KEPT = 0.2
 
 
 def declare(app: Stepfast) -> dict[str, Any]:
-    @app.task
-    async def child(number: int) -> int:
-        return number
+    child = task(app, "child")
 
     @app.workflow(max_attempts=2)
-    async def parent(ctx: Context, number: int) -> int:
+    async def parent(ctx: Context, number: int) -> Any:
         """Looks at its children long after they have ended, and once more in a second attempt."""
         children = [await ctx.start(child, each) for each in range(number)]
         await ctx.sleep(3 * KEPT)
@@ -35,7 +34,7 @@ def declare(app: Stepfast) -> dict[str, Any]:
         return sum(found) + await ctx.call(child, 100)
 
     @app.workflow
-    async def chain(ctx: Context, left: int) -> int:
+    async def chain(ctx: Context, left: int) -> Any:
         await ctx.sleep(KEPT / 2)
         if left:
             await ctx.continue_as(left - 1)
@@ -91,9 +90,6 @@ async def _result(app: Stepfast, workflow: Any, number: int) -> Any:
 
 
 async def _empty(app: Stepfast) -> bool:
-    rows = Rows(await app.store(), "stepfast", app.url.text)
-    try:
+    async with rows_of(app) as rows:
         tables = ("runs", "steps", "tries", "mailbox", "run_values")
         return not any([await rows.fetch(f"SELECT 1 FROM [{table}] LIMIT 1") for table in tables])
-    finally:
-        await rows.close()

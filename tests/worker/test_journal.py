@@ -10,15 +10,16 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from stepfast import Backoff, Context, RunFailed, Stepfast
+from stepfast import Backoff, Context, Stepfast
 from stepfast.errors import DatabaseRefused, LeaseLost
 from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
 from stepfast.worker.journal import Journal, UnverifiedWrites
-from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, failure, worked
 from tests.support.proxy import SUSPENDED_TAG, Proxy, Swallow
 from tests.support.worker_context import make_kit
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, HeldReply, only_postgres, wrap
 from tests.worker.tables import Tables
@@ -309,8 +310,7 @@ async def test_a_timeout_during_the_commit_sees_what_a_replay_sees(make_app: Mak
         asyncio.get_running_loop().call_later(0.1, held.release)
         await gate.reached()
     gate.open()
-    async with app.worker():
-        assert await run.result(timeout=PATIENCE) == seen
+    assert await worked(app, run) == seen
 
 
 # -- rows that somebody holds ----------------------------------------------------------------------------------------
@@ -349,12 +349,9 @@ async def test_a_locked_row_is_not_asked_for_without_a_pause(url: str, make_app:
     """Rule 8: while its holder takes its time, the worker must not spin, also when the run has more than one entry."""
     app = make_app(HARDLY_EVER)
     gate = Gate()
-
-    @app.task(max_attempts=1)
-    async def failing() -> None:
-        await gate.passing()
-        raise ValueError("two entries: the failed attempt, and the end")
-
+    failing = task(
+        app, "failing", gate=gate, error=ValueError("two entries: the failed attempt, and the end"), max_attempts=1
+    )
     run = await app.start(failing)
     flushes = Counted(await app.store(), "flush")
     somebody = await asyncpg.connect(url)
@@ -368,8 +365,7 @@ async def test_a_locked_row_is_not_asked_for_without_a_pause(url: str, make_app:
                 before = len(flushes)
                 await asyncio.sleep(0.5)
                 assert len(flushes) - before <= 100
-            with pytest.raises(RunFailed):
-                await run.result(timeout=PATIENCE)
+            await failure(run)
     finally:
         await somebody.close()
 
@@ -393,8 +389,7 @@ async def test_a_record_the_database_refuses_fails_alone(make_app: MakeApp, tabl
     async with app.worker(concurrency=51):
         good, bad = runs[:25] + runs[26:], runs[25]
         assert set(await all_results(good)) == {"fine"}
-        with pytest.raises(RunFailed, match="refused"):
-            await bad.result(timeout=PATIENCE)
+        await failure(bad, "refused")
 
 
 class LossyNetwork:
@@ -492,9 +487,7 @@ async def test_a_row_that_somebody_holds_for_long_is_asked_for_less_and_less_oft
         await gate.passing()
         return str(await ctx.step("write", lambda: "written"))
 
-    @app.task
-    async def quick() -> None: ...
-
+    quick = task(app, "quick", returns=None)
     flushes = Counted(await app.store(), "flush")
     connection = await asyncpg.connect(url)
     try:

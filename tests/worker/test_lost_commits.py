@@ -20,6 +20,7 @@ from stepfast.store.postgres.store import PostgresStore
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.proxy import Proxy
 from tests.support.waiting import reached
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import only_postgres
 from tests.worker.tables import Tables
@@ -301,10 +302,7 @@ async def test_a_cancelled_call_is_no_break(url: str) -> None:
         store = await app.store()
         told: list[None] = []
         store.breaks.subscribe(lambda: told.append(None))
-
-        @app.task
-        async def quick() -> None: ...
-
+        quick = task(app, "quick", returns=None)
         await app.start(quick)
         async with store._kept["start"].use() as connection:  # type: ignore[attr-defined]
             call = asyncio.create_task(store._kept["start"].fetch("SELECT pg_catalog.pg_sleep(60)"))  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
-from tests.support.engine import PATIENCE, Calls, eventually
+from tests.support.engine import PATIENCE, Calls, eventually, worked
 from tests.support.postgres import PrivatePostgres
 from tests.support.processes import Ledger
 from tests.support.proxy import Proxy
@@ -193,8 +193,7 @@ async def test_a_start_whose_reply_was_lost_starts_once(
             run = await app.start(work, 1, key=key)
             assert lost.happened.is_set()
             assert len(await app.runs(limit=100)) == 2
-            async with app.worker():
-                assert await run.result(timeout=PATIENCE) == list(range(STEPS))
+            assert await worked(app, run) == list(range(STEPS))
     assert calls["1 0"] == 1
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, RunFailed, Settings, Stepfast
+from stepfast import Context, Settings, Stepfast
 from stepfast.model.records import StepRunning
-from tests.store.scene import Rows
-from tests.support.engine import PATIENCE, Gate, eventually
+from tests.support.engine import PATIENCE, Gate, eventually, failure
+from tests.support.waiting import rows_of
 
 SAID = "the progress of steps cannot be written"
 
@@ -69,8 +69,7 @@ async def test_a_lock_on_the_table_of_progress_holds_nothing_up(postgres_url: st
     again.open()
     async with Stepfast(postgres_url) as app:
         load = working(app, gate, again)
-        rows = Rows(await app.store(), app.namespace, app.url.text)
-        try:
+        async with rows_of(app) as rows:
             await rows.fetch("BEGIN")
             await rows.fetch("LOCK TABLE [progress]")
             runs = [await app.start(load) for _ in range(3)]
@@ -78,8 +77,6 @@ async def test_a_lock_on_the_table_of_progress_holds_nothing_up(postgres_url: st
                 for run in runs:
                     assert await run.result(timeout=PATIENCE) == "loaded!"
                 await rows.fetch("ROLLBACK")
-        finally:
-            await rows.close()
 
 
 async def test_progress_of_an_older_claim_is_not_written(url: str) -> None:
@@ -155,8 +152,7 @@ async def test_the_last_word_stays_with_a_step_that_has_ended(url: str) -> None:
                 await eventually(lambda: told("3 of 9"))
                 assert await words() == [*known, ("some", "running", "3 of 9", {"done": 3}, 1)]
                 gate.open()
-                with pytest.raises(RunFailed):
-                    await run.result(timeout=PATIENCE)
+                await failure(run)
                 assert (await words())[-1] == ("last", "failed", None, None, 1)
                 ended.set()
                 await eventually(lambda: told("4 of 9"))

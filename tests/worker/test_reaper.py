@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
-from stepfast import RunFailed, Stepfast
+from stepfast import Stepfast
 from stepfast.settings import Settings
-from tests.support.engine import PATIENCE, eventually
+from tests.support.engine import PATIENCE, eventually, failure
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeProcess
 from tests.worker.tables import Tables
@@ -68,8 +66,7 @@ async def test_a_run_that_kills_its_workers_is_a_dead_letter(
             await ledger.seen("poison", times=times)
             assert await victim.ended() == -9
             await eventually(lambda times=times: _losses(tables, run.id, times))  # type: ignore[misc]
-        with pytest.raises(RunFailed, match="workers_lost"):
-            await run.result(timeout=PATIENCE)
+        await failure(run, "workers_lost")
         [letter] = await app.runs(status="failed", reason="workers_lost")
         assert (letter.id, letter.attempt, letter.losses) == (run.id, 1, 2)
         ledger.open("fixed")

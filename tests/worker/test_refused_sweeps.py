@@ -9,10 +9,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast import Context, Settings, Stepfast
+from stepfast import Settings, Stepfast
 from stepfast.store.sqlite.store import SqliteStore
 from stepfast.worker.worker import Worker
-from tests.support.engine import PATIENCE, eventually
+from tests.support.engine import PATIENCE, eventually, worked
+from tests.support.workflows import listener, task
 from tests.worker.conftest import MakeApp
 
 pytestmark = pytest.mark.enough_on("postgres", "sqlite")
@@ -58,15 +59,8 @@ class Refusing:
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
     app = make_app(QUICK)
-
-    @app.task(name="plain")
-    async def plain(number: int) -> int:
-        return number
-
-    @app.workflow(name="waits")
-    async def waits(ctx: Context) -> Any:
-        return await ctx.wait_signal("go")
-
+    task(app, "plain")
+    listener(app, name="waits")
     return app
 
 
@@ -131,8 +125,7 @@ async def test_a_run_that_the_database_does_not_let_move_is_set_aside(
     await Refusing(app).execute("DROP TRIGGER [odd]", "DROP TRIGGER odd ON [runs]")
     await odd.resume()
     if make is not expired:
-        async with app.worker():
-            assert await odd.result(timeout=PATIENCE) == 2
+        assert await worked(app, odd) == 2
 
 
 @pytest.mark.parametrize("make", [delayed, lost])
@@ -173,11 +166,7 @@ async def test_a_run_that_the_database_does_not_let_go_keeps_no_other_that_may(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app(Settings(inline_wait=0, poll_interval=0.05, sweep_interval=0.05, retention=0.2))
-
-    @app.task(name="plain")
-    async def plain(number: int) -> int:
-        return number
-
+    task(app, "plain")
     runs = [await app.start("plain", number) for number in range(5)]
     odd = runs[2]
     await Refusing(app).execute(

@@ -11,9 +11,10 @@ import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
-from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, worked
 from tests.support.processes import Ledger
 from tests.support.proxy import Proxy
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
@@ -170,19 +171,14 @@ async def test_an_embedded_worker_stops_like_a_process(make_app: MakeApp, tables
         assert await quick.result(timeout=PATIENCE) == "quick"
     assert await tables.run(slow.id, STATE) == GIVEN_BACK
     assert await tables.fetch("SELECT * FROM [workers]") == []
-    async with app.worker():
-        assert await slow.result(timeout=PATIENCE) == "slow"
+    assert await worked(app, slow) == "slow"
     assert calls["slow before"] == 1
 
 
 async def test_a_worker_left_by_an_error_gives_back_too(make_app: MakeApp, tables: Tables) -> None:
     app = make_app()
     gate = Gate()
-
-    @app.task
-    async def wait() -> None:
-        await gate.passing()
-
+    wait = task(app, "wait", gate=gate, returns=None)
     run = await app.start(wait)
     with pytest.raises(KeyError):
         async with app.worker(shutdown_grace=0):
@@ -199,11 +195,7 @@ async def test_a_claim_under_way_at_the_stop_leaves_nothing_behind(
     """Rule 2: the database has given the run to a worker that is leaving. It must not wait for a reaper, nor count
     as lost."""
     app = make_app(Settings(poll_interval=60, sweep_interval=60, lease=2))
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     store = await app.store()
     held = HeldReply(store, "claim")
     async with app.worker(shutdown_grace=0):
@@ -213,8 +205,7 @@ async def test_a_claim_under_way_at_the_stop_leaves_nothing_behind(
             asyncio.get_running_loop().call_soon(held.release)
     status, _, losses, worker = await tables.run(run.id, STATE)
     assert (status, losses, worker) in [("queued", 0, None), ("completed", 0, None)]
-    async with app.worker():
-        assert await run.result(timeout=PATIENCE) == 1
+    assert await worked(app, run) == 1
 
 
 async def test_nothing_is_claimed_while_stopping(make_app: MakeApp) -> None:

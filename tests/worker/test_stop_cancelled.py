@@ -14,6 +14,7 @@ from stepfast import Stepfast
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate
 from tests.support.proxy import Proxy
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.heartbeats import beating
 from tests.worker.spying import HeldReply, only_postgres
@@ -23,12 +24,7 @@ SETTINGS = Settings(poll_interval=0.05, sweep_interval=0.1, lease=30)
 
 
 def waiting(app: Stepfast, gate: Gate) -> Any:
-    @app.task(max_attempts=1)
-    async def wait(name: int) -> int:
-        await gate.passing()
-        return name
-
-    return wait
+    return task(app, "wait", gate=gate, max_attempts=1)
 
 
 async def nothing_left(tables: Tables) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from stepfast.settings import Settings
 from stepfast.worker.sweeper import Sweeper
-from tests.support.engine import PATIENCE, eventually
+from tests.support.engine import PATIENCE, eventually, worked
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, only_postgres, wrap
 
@@ -19,11 +20,7 @@ from tests.worker.spying import Counted, only_postgres, wrap
 async def test_a_delayed_start_runs_when_it_is_due_and_not_before(make_app: MakeApp) -> None:
     """By the database's clock."""
     app = make_app(Settings(poll_interval=0.1))
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     async with app.worker():
         run = await app.start(echo, 1, delay=0.3)
         assert await run.result(timeout=PATIENCE) == 1
@@ -37,10 +34,7 @@ async def test_what_nobody_picked_up_in_time_ends_with_a_sentence(
 ) -> None:
     """Also on a worker that does not know the workflow."""
     app, other = make_app(Settings(poll_interval=0.05)), make_app()
-
-    @other.task
-    async def elsewhere() -> None: ...
-
+    elsewhere = task(other, "elsewhere", returns=None)
     run = await other.start(elsewhere, expires_in=0.05)
     async with app.worker():
         await eventually(lambda: _ended(run))
@@ -60,11 +54,7 @@ async def _ended(run: object) -> bool:
 async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(url: str, make_app: MakeApp) -> None:
     """It stays due for as long as its row is locked; that may be hours."""
     app = make_app(Settings(poll_interval=0.05, sweep_interval=60))
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    echo = task(app, "echo")
     run = await app.start(echo, 1, delay=0.01)
     ticks = Counted(await app.store(), "tick")
     somebody = await asyncpg.connect(url)
@@ -76,8 +66,7 @@ async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(ur
                 before = len(ticks)
                 await asyncio.sleep(0.5)
                 assert len(ticks) - before <= 20
-        async with app.worker():
-            assert await run.result(timeout=PATIENCE) == 1
+        assert await worked(app, run) == 1
     finally:
         await somebody.close()
 
@@ -85,11 +74,7 @@ async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(ur
 async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> None:
     """Rule 39: over some ticks, nothing but ticks, and heartbeats on their own line."""
     app = make_app(Settings(poll_interval=0.2))
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    task(app, "echo")
     store = await app.store()
     names = ("claim", "claim_suspects", "promote", "reap", "flush", "give_back", "outcomes", "definitions", "notify")
     others = {name: Counted(store, name) for name in names}
@@ -103,11 +88,7 @@ async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> N
 async def test_a_look_that_is_asked_for_while_a_slow_one_is_under_way_is_made(make_app: MakeApp) -> None:
     """Slow looks are made less often, but not those that somebody asks for."""
     app = make_app(Settings(poll_interval=0.05))
-
-    @app.task
-    async def echo(number: int) -> int:
-        return number
-
+    task(app, "echo")
     looks, sweepers = list[bool](), list[Sweeper]()
 
     async def slow(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:

@@ -14,6 +14,7 @@ from stepfast.settings import Settings
 from stepfast.store.answers import Wakeups
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
+from tests.support.workflows import task
 from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import only_postgres
 from tests.worker.tables import Tables
@@ -22,11 +23,7 @@ HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
 
 
 def echo_on(app: Stepfast) -> Any:
-    @app.task(name="echo")
-    async def echo(number: int) -> int:
-        return number
-
-    return echo
+    return task(app, "echo")
 
 
 async def hearing(app: Stepfast) -> None:
@@ -58,12 +55,7 @@ async def test_many_wait_for_one_run(make_app: MakeApp) -> None:
     """Rule 12: one watcher for all who wait."""
     app = make_app(HARDLY_EVER)
     gate = Gate()
-
-    @app.task
-    async def wait() -> str:
-        await gate.passing()
-        return "done"
-
+    wait = task(app, "wait", gate=gate, returns="done")
     run = await app.start(wait)
     async with app.worker():
         waiters = [asyncio.create_task(app.get(run.id).result(timeout=PATIENCE)) for _ in range(50)]
