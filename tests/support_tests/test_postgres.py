@@ -28,43 +28,39 @@ def durable() -> Iterator[PrivatePostgres]:
 
 
 @pytest.mark.thorough
-def test_settings_reach_the_server(durable: PrivatePostgres) -> None:
+async def test_a_killed_server_comes_back_with_what_was_committed(durable: PrivatePostgres) -> None:
+    """At the same place, as after a restart in good order; a kill cuts the connections of drivers."""
     assert durable.execute("SHOW fsync") == ["on"]
     assert durable.execute("SHOW application_name") == ["durable"]
-
-
-@pytest.mark.thorough
-def test_a_killed_server_comes_back_with_what_was_committed(durable: PrivatePostgres) -> None:
     durable.execute("CREATE TABLE kept AS SELECT 7 AS n")
     url = durable.url()
-
+    durable.restart()
+    assert durable.execute("SELECT n FROM kept") == ["7"]
+    connection = await asyncpg.connect(url)
     durable.kill9()
+    with pytest.raises((OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
+        await connection.fetch("SELECT 1")
+    connection.terminate()
     with pytest.raises(OSError):
         durable.execute("SELECT 1")
     durable.restart()
-
     assert durable.url() == url
     assert durable.execute("SELECT n FROM kept") == ["7"]
     assert "was not properly shut down" in durable.log
 
 
 @pytest.mark.thorough
-async def test_a_kill_cuts_the_connections_of_drivers(durable: PrivatePostgres) -> None:
-    connection = await asyncpg.connect(durable.url())
-    durable.kill9()
-    with pytest.raises((OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
-        await connection.fetch("SELECT 1")
-    connection.terminate()
-    durable.restart()
-
-
-@pytest.mark.thorough
-def test_a_restart_in_good_order_keeps_data_and_port(durable: PrivatePostgres) -> None:
-    durable.execute("CREATE TABLE orderly AS SELECT 1 AS n")
-    url = durable.url()
-    durable.restart()
-    assert durable.url() == url
-    assert durable.execute("SELECT n FROM orderly") == ["1"]
+def test_a_taken_port_is_refused_if_it_was_chosen_and_else_another_is_tried(
+    durable: PrivatePostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PostgresUnavailable, match="free port") as refused:
+        PrivatePostgres(port=durable.port).start()
+    assert "Address already in use" in str(refused.value)
+    ports = iter([durable.port, postgres._free_port()])
+    monkeypatch.setattr(postgres, "_free_port", lambda: next(ports))
+    with PrivatePostgres() as server:
+        assert server.execute("SELECT 1") == ["1"]
+        assert server.port != durable.port
 
 
 @pytest.mark.thorough
@@ -75,23 +71,6 @@ def test_stop_leaves_nothing_behind() -> None:
     server.stop()
     assert not folder.exists()
     assert not server.running
-
-
-@pytest.mark.thorough
-def test_a_taken_port_is_refused_with_the_servers_own_words(durable: PrivatePostgres) -> None:
-    with pytest.raises(PostgresUnavailable, match="free port") as refused:
-        PrivatePostgres(port=durable.port).start()
-    assert "Address already in use" in str(refused.value)
-
-
-@pytest.mark.thorough
-def test_a_collision_on_a_chosen_port_is_tried_again(durable: PrivatePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = postgres._free_port
-    ports = iter([durable.port, real()])
-    monkeypatch.setattr(postgres, "_free_port", lambda: next(ports))
-    with PrivatePostgres() as server:
-        assert server.execute("SELECT 1") == ["1"]
-        assert server.port != durable.port
 
 
 @pytest.mark.thorough
@@ -124,9 +103,6 @@ def test_nothing_to_run_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(postgres, "_system_bindirs", dict)
     with pytest.raises(PostgresUnavailable, match="STEPFAST_TEST_POSTGRES"):
         postgres.find_bindir()
-
-
-def test_no_npm_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PostgresUnavailable, match="npm"):
@@ -216,10 +192,6 @@ async def test_a_connection_left_open_does_not_hold_up_the_next_test(
 
     assert time.monotonic() - started < 8
     left_open.terminate()
-
-
-def test_both_databases_get_a_url(url: str) -> None:
-    assert url.startswith(("postgresql://", "sqlite:////"))
 
 
 @pytest.mark.parametrize(
