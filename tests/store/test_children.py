@@ -29,6 +29,7 @@ from tests.store.scene import (
 )
 
 LANE = Lane("order", "order", 0)
+ORIGIN = ("parent_id", "parent_branch", "parent_position", "reply_to")
 
 
 def ended(child: Claimed, status: str = "completed", **changes: Any) -> Transition:
@@ -54,6 +55,7 @@ async def reclaimed(scene: Scene, run: Claimed) -> Claimed:
 
 
 async def test_a_child_is_started_with_the_record_that_says_so(scene: Scene) -> None:
+    """It knows whose it is and where it was started."""
     parent = await scene.running()
     child = child_of(parent, 3, branch="1.2", input='{"a":1}', priority=4, tags=("red",), deadline_ms=DAY)
     answer = await scene.flush(joint(parent, 3, branch="1.2", starts=[child], kind="child", status="waiting"))
@@ -64,14 +66,7 @@ async def test_a_child_is_started_with_the_record_that_says_so(scene: Scene) -> 
     assert (row.status, row.ready, row.parent_id) == ("queued", True, parent.id)
     assert row.deadline_at == row.created_at + DAY
     assert [tagged.id for tagged in await scene.store.runs(tag="red")] == [child.id]
-
-
-async def test_a_child_knows_whose_it_is_and_where_it_was_started(scene: Scene) -> None:
-    parent = await scene.running()
-    child = child_of(parent, 3, branch="1.2")
-    await scene.flush(joint(parent, 3, branch="1.2", starts=[child]))
-    columns = ("parent_id", "parent_branch", "parent_position", "reply_to")
-    found = [str(await scene.rows.get(child.id, column)) for column in columns]
+    found = [str(await scene.rows.get(child.id, column)) for column in ORIGIN]
     assert child.parent is not None
     assert found == [parent.id, "1.2", "3", child.parent.reply_to]
     [claimed] = await scene.claim()
@@ -91,17 +86,13 @@ async def test_a_start_may_name_a_parent_and_an_origin_too(scene: Scene) -> None
 
 
 async def test_many_children_may_start_with_one_record(scene: Scene) -> None:
+    """One that is delayed is not ready before its time."""
     parent = await scene.running()
     children = [child_of(parent, n, workflow) for n in range(50) for workflow in ("mail", "report")]
-    await scene.flush(joint(parent, 0, starts=children))
+    delayed = child_of(parent, 50, delay_ms=DAY)
+    await scene.flush(joint(parent, 0, starts=[*children, delayed]))
     assert {run.id for run in await scene.claim(200)} == {child.id for child in children}
-
-
-async def test_a_delayed_child_is_not_ready_before_its_time(scene: Scene) -> None:
-    parent = await scene.running()
-    child = child_of(parent, delay_ms=DAY)
-    await scene.flush(joint(parent, 0, starts=[child]))
-    row = await scene.info(child.id)
+    row = await scene.info(delayed.id)
     assert (row.ready, row.visible_at) == (False, row.created_at + DAY)
 
 
@@ -149,25 +140,19 @@ async def test_a_child_is_not_started_beside_a_record_of_another_claim(scene: Sc
 
 
 async def test_a_run_that_is_being_cancelled_starts_no_children(scene: Scene) -> None:
-    """Rule 27. Everything else that it says is written."""
-    parent = await scene.running()
-    await scene.store.cancel(parent.id)
-    child = child_of(parent)
-    answer = await scene.flush(
-        step(parent, 0), joint(parent, 1, starts=[child]), joint(parent, 2), value(parent, "stage", "1")
-    )
-    assert (answer.barred, answer.lost, answer.asked) == ({parent.id}, set(), {parent.id: "cancel"})
-    assert await scene.store.run(child.id) is None
-    assert [record.position for record in await scene.store.steps(parent.id)] == [0, 2]
-    assert await scene.store.value(parent.id, "stage") == ("1", 1)
-
-
-async def test_a_barred_record_takes_no_mail(scene: Scene) -> None:
-    parent = await scene.running()
+    """Rule 27. Everything else that it says is written, and so is what others say; a barred record takes no mail."""
+    parent, other = await scene.running(), await scene.running()
     await scene.store.send(mail := signal(parent.id))
     await scene.store.cancel(parent.id)
-    answer = await scene.flush(joint(parent, 0, takes=[mail.id], starts=[child_of(parent)]))
-    assert answer.barred == {parent.id}
+    child, theirs = child_of(parent), child_of(other)
+    answer = await scene.flush(
+        step(parent, 0), joint(parent, 1, starts=[child], takes=[mail.id]), joint(parent, 2),
+        value(parent, "stage", "1"), joint(other, 0, starts=[theirs]),
+    )  # fmt: skip
+    assert (answer.barred, answer.lost, answer.asked) == ({parent.id}, set(), {parent.id: "cancel"})
+    assert [row.id for row in await scene.store.runs(workflow="mail")] == [theirs.id]
+    assert [record.position for record in await scene.store.steps(parent.id)] == [0, 2]
+    assert await scene.store.value(parent.id, "stage") == ("1", 1)
     assert (await scene.mailbox(parent.id)).mail == [mail]
 
 
@@ -179,15 +164,6 @@ async def test_a_start_that_was_written_before_the_cancellation_is_not_barred_wh
     await scene.store.cancel(parent.id)
     answer = await scene.flush(entry)
     assert (answer.barred, answer.lost) == (set(), set())
-
-
-async def test_one_barred_run_takes_no_other_along(scene: Scene) -> None:
-    parent, other = await scene.running(), await scene.running()
-    await scene.store.cancel(parent.id)
-    theirs = child_of(other)
-    answer = await scene.flush(joint(parent, 0, starts=[child_of(parent)]), joint(other, 0, starts=[theirs]))
-    assert answer.barred == {parent.id}
-    assert [row.id for row in await scene.store.runs(workflow="mail")] == [theirs.id]
 
 
 async def test_a_run_that_is_to_be_paused_may_still_start_children(scene: Scene) -> None:
@@ -235,26 +211,16 @@ async def test_ends_go_beside_steps_and_ends_of_others(scene: Scene) -> None:
     assert {mail.id for mail in box.mail} == {await reply_to(scene, child.id) for child in children}
 
 
-async def test_the_end_of_a_run_without_a_parent_is_no_mail(scene: Scene) -> None:
-    run = await scene.running()
-    assert not (await scene.flush(completed(run))).undelivered
-    other = await scene.running()
-    assert not (await scene.flush(failed(other))).undelivered
+async def test_only_the_end_of_a_run_with_a_parent_is_mail(scene: Scene) -> None:
+    """Neither is a wait, nor the word of a worker that lost the child."""
+    for end in (completed, failed):
+        assert not (await scene.flush(end(await scene.running()))).undelivered
+    _, children = await scene.family(2)
+    assert not (await scene.flush(ended(children[0], "waiting", delay_ms=DAY))).undelivered
+    await scene.store.give_back(scene.worker, [(children[1].id, children[1].claim)])
+    answer = await scene.flush(ended(children[1]))
+    assert (answer.lost, answer.undelivered) == ({children[1].id}, False)
     assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
-
-
-async def test_who_lost_a_child_tells_its_parent_nothing(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    await scene.store.give_back(scene.worker, [(child.id, child.claim)])
-    answer = await scene.flush(ended(child))
-    assert (answer.lost, answer.undelivered) == ({child.id}, False)
-    assert (await scene.mailbox(parent.id)).mail == []
-
-
-async def test_a_wait_of_a_child_is_no_end(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    assert not (await scene.flush(ended(child, "waiting", delay_ms=DAY))).undelivered
-    assert (await scene.mailbox(parent.id)).mail == []
 
 
 async def test_a_delivered_end_is_counted_and_is_no_wake(scene: Scene) -> None:
@@ -279,27 +245,20 @@ async def test_an_end_wakes_the_parent_that_waits_for_it(scene: Scene) -> None:
     assert (again.id, again.ends) == (parent.id, 1)
 
 
-async def test_the_parent_of_many_is_woken_once_by_the_last(scene: Scene) -> None:
-    """Rule 25."""
+@pytest.mark.parametrize("together", [False, True])
+async def test_the_parent_of_many_is_woken_once_by_the_last(scene: Scene, together: bool) -> None:
+    """Rule 25. One after the other, or in one flush."""
     parent, children = await scene.family(10)
     await scene.flush(waiting(parent, None, awaits=10))
-    for child in children[:9]:
+    for child in [] if together else children[:9]:
         await scene.flush(ended(child))
         assert (await scene.deliver()).lanes == set()
     assert await status(scene, parent.id) == "waiting"
-    await scene.flush(ended(children[9]))
-    assert (await scene.deliver()).lanes == {LANE}
+    await scene.flush(*(ended(child) for child in (children if together else children[9:])))
+    assert await scene.store.deliver(100) == Delivery({LANE}, False, False, 10 if together else 1)
     [again] = await scene.claim()
     assert (again.ends, again.claim) == (10, parent.claim + 1)
     assert len((await scene.mailbox(parent.id)).mail) == 10
-
-
-async def test_ends_that_come_together_count_each(scene: Scene) -> None:
-    parent, children = await scene.family(10)
-    await scene.flush(waiting(parent, None, awaits=10))
-    await scene.flush(*(ended(child) for child in children))
-    assert await scene.store.deliver(100) == Delivery({LANE}, False, False, 10)
-    assert (await scene.mailbox(parent.id)).ends == 10
 
 
 async def test_ends_delivered_before_the_wait_are_not_slept_over(scene: Scene) -> None:
@@ -315,18 +274,13 @@ async def test_ends_delivered_before_the_wait_are_not_slept_over(scene: Scene) -
 
 
 async def test_an_end_for_a_parent_that_a_worker_holds_is_only_counted(scene: Scene) -> None:
+    """And once."""
     parent, [child] = await scene.family()
     await scene.flush(ended(child))
     assert await scene.store.deliver(10) == Delivery(set(), False, True, 1)
     row = await scene.info(parent.id)
     assert (row.status, row.worker) == ("running", scene.worker)
     assert (await scene.mailbox(parent.id)).ends == 1
-
-
-async def test_ends_are_counted_once(scene: Scene) -> None:
-    _, [child] = await scene.family()
-    await scene.flush(ended(child))
-    await scene.store.deliver(10)
     before = await scene.rows.dump()
     assert (await scene.store.deliver(10)).moved == 0
     assert await scene.rows.dump() == before
@@ -345,21 +299,15 @@ async def test_a_parent_woken_by_its_time_waits_for_no_count_any_more(scene: Sce
 
 
 async def test_the_end_of_a_child_is_taken_with_a_record(scene: Scene) -> None:
-    parent, children = await scene.family(2)
+    """Of one that is taken before its delivery nothing is counted."""
+    parent, children = await scene.family(3)
     await scene.flush(*(ended(child) for child in children))
-    await scene.deliver()
-    first = await reply_to(scene, children[0].id)
-    await scene.flush(joint(parent, 1, takes=[first]))
-    assert [mail.id for mail in (await scene.mailbox(parent.id)).mail] == [await reply_to(scene, children[1].id)]
-
-
-async def test_an_end_taken_before_its_delivery_is_not_counted(scene: Scene) -> None:
-    """So a parent counts what was delivered, and not what it took."""
-    parent, [child] = await scene.family()
-    await scene.flush(ended(child))
-    await scene.flush(joint(parent, 1, takes=[await reply_to(scene, child.id)]))
-    assert (await scene.deliver()).moved == 0
-    assert (await scene.mailbox(parent.id)).ends == 0
+    early, first, second = [await reply_to(scene, child.id) for child in children]
+    await scene.flush(joint(parent, 1, takes=[early]))
+    assert (await scene.deliver()).moved == 2
+    await scene.flush(joint(parent, 2, takes=[first]))
+    box = await scene.mailbox(parent.id)
+    assert (box.ends, [mail.id for mail in box.mail]) == (2, [second])
 
 
 async def test_the_end_of_an_orphan_is_thrown_away(scene: Scene) -> None:
@@ -457,21 +405,17 @@ async def test_a_run_ends_and_its_successor_starts_together(scene: Scene) -> Non
     assert (await scene.info(successor.id)).origin_id == run.id
 
 
-async def test_who_lost_the_run_starts_no_successor(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.again(run)
-    before = await scene.rows.dump()
-    assert (await scene.flush(continued(run, successor_of(run)))).lost == {run.id}
-    assert await scene.rows.dump() == before
-
-
-async def test_a_successor_is_started_once(scene: Scene) -> None:
-    run = await scene.running()
-    entry = continued(run, successor_of(run))
-    await scene.flush(entry)
-    before = await scene.rows.dump()
-    await scene.flush(entry)
-    assert await scene.rows.dump() == before
+async def test_a_successor_is_started_once_and_by_the_owner(scene: Scene) -> None:
+    old = await scene.running()
+    new = await scene.again(old)
+    for held, lost in ((old, {old.id}), (new, set())):
+        entry = continued(held, successor_of(held))
+        if not lost:
+            await scene.flush(entry)
+        before = await scene.rows.dump()
+        answer = await scene.flush(entry)
+        assert await scene.rows.dump() == before
+        assert answer.lost >= lost
 
 
 async def test_a_successor_takes_over_the_signals(scene: Scene) -> None:
@@ -539,29 +483,23 @@ async def test_a_successor_stands_where_the_run_stood_whatever_it_says_of_itself
     successor = successor_of(child, tags=("green",))
     successor.parent = Parent(new_id(), "9", 9, new_id())
     await scene.flush(continued(child, successor, child=True))
-    columns = ("parent_id", "parent_branch", "parent_position", "reply_to")
-    for column in columns:
+    for column in ORIGIN:
         assert await scene.rows.get(successor.id, column) == await scene.rows.get(child.id, column)
     assert (await scene.info(successor.id)).tags == ["red", "blue"]
     assert {row.id for row in await scene.store.runs(tag="red")} == {child.id, successor.id}
     assert await scene.store.runs(tag="green") == []
 
 
-async def test_a_successor_is_cancelled_with_the_parent(scene: Scene) -> None:
+@pytest.mark.parametrize("when", ["after", "before"])
+async def test_a_successor_is_cancelled_with_the_parent(scene: Scene, when: str) -> None:
+    """Also by a cancellation that was on its way when it was started."""
     parent, [child] = await scene.family()
     successor = successor_of(child)
-    await scene.flush(continued(child, successor, child=True), waiting(parent))
+    entries = [waiting(parent), continued(child, successor, child=True)]
+    await scene.flush(*(entries if when == "after" else entries[:1]))
     await scene.store.cancel(parent.id)
-    await scene.deliver()
-    assert await status(scene, successor.id) == "cancelled"
-
-
-async def test_a_cancellation_on_its_way_reaches_the_successor(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    await scene.flush(waiting(parent))
-    await scene.store.cancel(parent.id)
-    successor = successor_of(child)
-    await scene.flush(continued(child, successor, child=True))
+    if when == "before":
+        await scene.flush(entries[1])
     await scene.deliver()
     assert await status(scene, successor.id) == "cancelled"
 

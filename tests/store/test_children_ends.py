@@ -6,23 +6,9 @@ from typing import Any
 
 import pytest
 
-from stepfast.model.records import Claimed, Lane, Transition
+from stepfast.model.records import Claimed, Lane
 from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, failed, joint, move, signal, step, undo, waiting
-
-LANE = Lane("order", "order", 0)
-
-
-def ended(child: Claimed, status: str = "completed", **changes: Any) -> Transition:
-    """The end of a run that has a parent."""
-    return move(child, status, child=True, **changes)
-
-
-async def reply_to(scene: Scene, child_id: str) -> str:
-    return str(await scene.rows.get(child_id, "reply_to"))
-
-
-async def status(scene: Scene, run_id: str) -> str:
-    return (await scene.info(run_id)).status
+from tests.store.test_children import LANE, ended, reply_to, status
 
 
 async def generations(scene: Scene) -> tuple[Claimed, Claimed, Claimed]:
@@ -37,6 +23,7 @@ async def generations(scene: Scene) -> tuple[Claimed, Claimed, Claimed]:
 
 
 async def test_ends_are_gathered_for_a_while_before_they_wake(scene: Scene) -> None:
+    """Further ends do not put the waking off."""
     parent, children = await scene.family(3)
     await scene.flush(waiting(parent, None, awaits=1, linger_ms=5 * MINUTE))
     await scene.flush(ended(children[0]))
@@ -44,22 +31,13 @@ async def test_ends_are_gathered_for_a_while_before_they_wake(scene: Scene) -> N
     row = await scene.info(parent.id)
     assert (row.status, row.ready) == ("waiting", False)
     assert row.visible_at is not None and 4 * MINUTE < row.visible_at - row.now_ms <= 5 * MINUTE
+    await scene.rows.shift(parent.id, "visible_at", -4 * MINUTE)
+    await scene.flush(ended(children[1]), ended(children[2]))
+    await scene.deliver()
+    assert (await scene.info(parent.id)).visible_at == row.visible_at - 4 * MINUTE
     await scene.rows.make_due(parent.id)
     assert (await scene.store.promote(10)).moved == 1
     assert (await scene.info(parent.id)).ready
-
-
-async def test_further_ends_do_not_put_the_waking_off(scene: Scene) -> None:
-    parent, children = await scene.family(3)
-    await scene.flush(waiting(parent, None, awaits=1, linger_ms=5 * MINUTE))
-    await scene.flush(ended(children[0]))
-    await scene.deliver()
-    await scene.rows.shift(parent.id, "visible_at", -4 * MINUTE)
-    before = (await scene.info(parent.id)).visible_at
-    await scene.flush(ended(children[1]), ended(children[2]))
-    await scene.deliver()
-    row = await scene.info(parent.id)
-    assert (row.status, row.visible_at) == ("waiting", before)
 
 
 async def test_gathering_does_not_put_off_what_is_due_earlier(scene: Scene) -> None:
@@ -94,11 +72,14 @@ async def test_a_signal_does_not_linger(scene: Scene) -> None:
 # -- a parent that is held by an operator ---------------------------------------------------------------------
 
 
-async def test_a_paused_parent_acts_on_the_ends_when_it_goes_on(scene: Scene) -> None:
+@pytest.mark.parametrize("before", [True, False], ids=["before it waits", "while it waits"])
+async def test_a_paused_parent_acts_on_the_ends_when_it_goes_on(scene: Scene, before: bool) -> None:
     parent, children = await scene.family(2)
-    await scene.flush(waiting(parent, DAY, waiting_for="child", awaits=2))
+    ends, wait = [ended(child) for child in children], waiting(parent, DAY, waiting_for="child", awaits=2)
+    await scene.flush(*(ends if before else [wait]))
+    await scene.deliver()
     await scene.store.pause(parent.id)
-    await scene.flush(*(ended(child) for child in children))
+    await scene.flush(*([wait] if before else ends))
     assert (await scene.deliver()).lanes == set()
     row = await scene.info(parent.id)
     assert (row.status, row.waiting_for) == ("paused", None)
@@ -119,18 +100,6 @@ async def test_a_paused_parent_that_has_not_all_its_ends_waits_on(scene: Scene) 
     assert (await scene.deliver()).lanes == {LANE}
 
 
-async def test_a_wait_whose_ends_are_there_meets_a_pause_and_goes_on_at_resume(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    await scene.flush(ended(child))
-    await scene.deliver()
-    await scene.store.pause(parent.id)
-    await scene.flush(waiting(parent, DAY, waiting_for="child", awaits=1))
-    row = await scene.info(parent.id)
-    assert (row.status, row.waiting_for) == ("paused", None)
-    await scene.store.resume(parent.id)
-    assert (await scene.info(parent.id)).ready
-
-
 # -- ends that no worker brings about -------------------------------------------------------------------------
 
 
@@ -143,44 +112,40 @@ async def heard(scene: Scene, parent: Claimed, child_id: str) -> tuple[str, str 
     return mail.name, mail.error
 
 
-async def test_a_parent_hears_that_its_child_was_cancelled(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    await scene.flush(waiting(parent, None, awaits=1), waiting(child))
-    assert (await scene.store.cancel(child.id)).ended
-    assert (await heard(scene, parent, child.id))[0] == "cancelled"
+async def cancel(scene: Scene, child_id: str) -> None:
+    assert (await scene.store.cancel(child_id)).ended
 
 
-async def test_a_parent_hears_that_its_child_missed_its_deadline(scene: Scene) -> None:
-    parent, [child] = await scene.family(deadline_ms=DAY)
-    await scene.flush(waiting(parent, None, awaits=1), waiting(child, None))
-    await scene.rows.make_due(child.id)
-    assert (await scene.store.promote(10)).ended == [child.id]
-    name, error = await heard(scene, parent, child.id)
-    assert name == "failed"
-    assert error is not None and "deadline" in error
+async def miss_its_time(scene: Scene, child_id: str) -> None:
+    column = "deadline_at" if (await scene.info(child_id)).deadline_at is not None else "expires_at"
+    for each in (column, "visible_at"):
+        await scene.rows.shift(child_id, each, -2 * MINUTE)
+    assert (await scene.store.promote(10)).ended == [child_id]
 
 
-async def test_a_parent_hears_that_nobody_picked_its_child_up_in_time(scene: Scene) -> None:
+async def lose_its_worker(scene: Scene, child_id: str) -> None:
+    await scene.lose(child_id, max_losses=1)
+    assert await status(scene, child_id) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("shape", "end", "name", "said"),
+    [
+        ({}, cancel, "cancelled", ""),
+        ({"deadline_ms": MINUTE}, miss_its_time, "failed", "deadline"),
+        ({"expires_ms": MINUTE}, miss_its_time, "failed", "picked"),
+        ({}, lose_its_worker, "failed", "worker"),
+    ],
+)
+async def test_a_parent_hears_of_an_end_that_no_worker_brings_about(
+    scene: Scene, shape: dict[str, Any], end: Any, name: str, said: str
+) -> None:
     parent = await scene.running()
-    child = child_of(parent, expires_ms=MINUTE)
+    child = child_of(parent, **shape)
     await scene.flush(joint(parent, 0, starts=[child]), waiting(parent, None, awaits=1))
-    for column in ("expires_at", "visible_at"):
-        await scene.rows.shift(child.id, column, -2 * MINUTE)
-    assert (await scene.store.promote(10)).ended == [child.id]
-    name, error = await heard(scene, parent, child.id)
-    assert name == "failed"
-    assert error is not None and "picked" in error
-
-
-async def test_a_parent_hears_that_its_child_is_a_dead_letter(scene: Scene) -> None:
-    parent = await scene.running()
-    child = child_of(parent)
-    await scene.flush(joint(parent, 0, starts=[child]), waiting(parent, None, awaits=1))
-    await scene.lose(child.id, max_losses=1)
-    assert await status(scene, child.id) == "failed"
-    name, error = await heard(scene, parent, child.id)
-    assert name == "failed"
-    assert error is not None and "worker" in error
+    await end(scene, child.id)
+    told, error = await heard(scene, parent, child.id)
+    assert told == name and said in (error or "")
 
 
 async def test_a_parent_does_not_hear_of_a_child_that_is_only_promoted_or_reaped(scene: Scene) -> None:
@@ -251,15 +216,6 @@ async def test_an_owner_that_ends_a_cancelled_run_cancels_its_children_too(scene
     assert [await status(scene, run.id) for run in (child, grandchild)] == ["cancelled", "cancelled"]
 
 
-@pytest.mark.parametrize("end", [completed, failed])
-async def test_children_outlive_a_parent_that_completes_or_fails(scene: Scene, end: Any) -> None:
-    parent, [child] = await scene.family()
-    await scene.flush(waiting(child))
-    assert not (await scene.flush(end(parent))).undelivered
-    assert (await scene.deliver()).moved == 0
-    assert await status(scene, child.id) == "waiting"
-
-
 async def test_only_its_own_children_are_cancelled_and_only_those_that_go_on(scene: Scene) -> None:
     parent, children = await scene.family(2)
     await scene.flush(ended(children[0]), waiting(children[1]))
@@ -291,45 +247,35 @@ async def test_a_cancelled_child_with_something_to_undo_is_undone(scene: Scene) 
 
 
 async def test_children_are_cancelled_when_the_undo_of_a_cancelled_parent_begins(scene: Scene) -> None:
+    """By the cancellation, or by the owner that heard of it."""
+    for by_owner in (False, True):
+        parent, [child] = await scene.family()
+        await scene.flush(waiting(child), step(parent, 1, undo="refund"))
+        if by_owner:
+            assert (await scene.flush(undo(parent, reason="cancelled", error=None))).undelivered
+        else:
+            await scene.flush(waiting(parent))
+            assert (await scene.store.cancel(parent.id)).lane == LANE
+        assert (await scene.deliver()).ended
+        assert await status(scene, child.id) == "cancelled"
+        await scene.claim()
+
+
+@pytest.mark.parametrize("end", [completed, failed, undo])
+async def test_children_outlive_a_parent_that_completes_or_fails(scene: Scene, end: Any) -> None:
+    """Also if it is undone for that."""
     parent, [child] = await scene.family()
-    await scene.flush(waiting(child))
-    await scene.flush(step(parent, 1, undo="refund"), waiting(parent))
-    assert (await scene.store.cancel(parent.id)).lane == LANE
-    assert (await scene.deliver()).ended
-    assert await status(scene, child.id) == "cancelled"
-
-
-async def test_children_are_cancelled_when_the_owner_begins_to_undo_for_that_reason(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    await scene.flush(waiting(child))
-    answer = await scene.flush(step(parent, 1, undo="refund"), undo(parent, reason="cancelled", error=None))
-    assert answer.undelivered
-    await scene.deliver()
-    assert await status(scene, child.id) == "cancelled"
-
-
-async def test_children_are_left_alone_when_their_parent_is_undone_for_a_failure(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    await scene.flush(waiting(child))
-    answer = await scene.flush(step(parent, 1, undo="refund"), undo(parent))
-    assert not answer.undelivered
+    await scene.flush(waiting(child), step(parent, 1, undo="refund"))
+    assert not (await scene.flush(end(parent))).undelivered
     assert (await scene.deliver()).moved == 0
     assert await status(scene, child.id) == "waiting"
 
 
-async def test_a_cancellation_finds_a_paused_child(scene: Scene) -> None:
+@pytest.mark.parametrize("beside", ["pause", "signal"])
+async def test_a_cancellation_finds_a_child_that_is_paused_or_just_woken(scene: Scene, beside: str) -> None:
     parent, [child] = await scene.family()
     await scene.flush(waiting(child), waiting(parent))
-    await scene.store.pause(child.id)
-    await scene.store.cancel(parent.id)
-    await scene.deliver()
-    assert await status(scene, child.id) == "cancelled"
-
-
-async def test_one_delivery_may_bring_a_signal_and_a_cancellation(scene: Scene) -> None:
-    parent, [child] = await scene.family()
-    await scene.flush(waiting(child), waiting(parent))
-    await scene.post(signal(child.id))
+    await (scene.store.pause(child.id) if beside == "pause" else scene.post(signal(child.id)))
     await scene.store.cancel(parent.id)
     await scene.deliver()
     assert await status(scene, child.id) == "cancelled"

@@ -1,8 +1,9 @@
-"""Dead workers: what they held goes back, is counted, is set apart, and ends as a dead letter (rules 3, 5)."""
+"""Workers that die: reaping, losses, suspects, and runs that are cancelled after a loss."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 
 import pytest
@@ -12,7 +13,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Lane
 from stepfast.model.status import REASON_LOST
 from stepfast.settings import SUSPECT_LOSSES
-from tests.store.scene import MINUTE, Scene, completed, move, step, waiting
+from tests.store.scene import MINUTE, Scene, completed, move, step, under_way, waiting
 
 
 async def test_a_silent_worker_s_runs_are_queued_again_as_a_loss_not_an_attempt(scene: Scene) -> None:
@@ -400,3 +401,78 @@ async def test_a_completed_run_is_never_reaped(scene: Scene) -> None:
     await scene.bury(victim)
     row = await scene.info(run.id)
     assert (row.status, row.losses) == ("completed", 0)
+
+
+LANE = Lane("order", "order", 0)
+
+
+async def test_after_one_loss_it_stands_in_line_marked(scene: Scene) -> None:
+    run_id = await scene.start(deadline_ms=MINUTE)
+    await scene.lose(run_id)
+    asked = await scene.store.cancel(run_id)
+    assert (asked.done, asked.ended, asked.lane) == (True, False, LANE)
+    row = await scene.info(run_id)
+    assert (row.status, row.asked, row.ready, row.visible_at) == ("queued", "cancel", True, row.deadline_at)
+    [run] = await scene.claim()
+    assert (run.asked, run.losses) == ("cancel", 1)
+
+
+async def test_one_that_is_held_up_goes_on_too(scene: Scene) -> None:
+    """Paused, or waiting for its next attempt: what may have acted is not left to a later day."""
+    for wish in ("pause", "retry"):
+        run_id = await scene.start()
+        await scene.lose(run_id)
+        if wish == "pause":
+            await scene.store.pause(run_id)
+        else:
+            [run] = await scene.claim()
+            await scene.flush(move(run, "queued", delay_ms=MINUTE, next_attempt=True, error="{}"))
+        await scene.store.cancel(run_id)
+        [run] = await scene.claim()
+        assert (run.id, run.asked) == (run_id, "cancel")
+
+
+async def test_one_that_waits_has_nothing_left_to_record(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    [run] = await scene.claim()
+    await scene.flush(waiting(run, MINUTE))
+    assert (await scene.store.cancel(run_id)).ended
+    assert (await scene.info(run_id)).error is None
+
+
+async def test_a_record_since_then_clears_it(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    [run] = await scene.claim()
+    await scene.flush(step(run, 0))
+    await scene.store.give_back(scene.worker, [(run.id, run.claim)])
+    assert (await scene.store.cancel(run_id)).ended
+
+
+async def test_a_suspect_is_cancelled_at_once_and_names_the_step(scene: Scene) -> None:
+    run_id = await scene.start()
+    victim = await scene.add_worker()
+    [run] = await scene.claim(worker=victim)
+    await scene.flush(step(run, 0, name="reserve"), worker=victim)
+    await scene.bury(victim)
+    await scene.lose(run_id)
+    assert (await scene.store.cancel(run_id)).ended
+    row = await scene.info(run_id)
+    assert (row.status, row.reason) == ("cancelled", "cancelled")
+    assert row.error is not None
+    assert json.loads(row.error)["message"].startswith("the step after 'reserve' may have acted: 2 workers died")
+
+
+async def test_a_suspect_that_can_be_undone_is_and_names_the_step_that_was_under_way(scene: Scene) -> None:
+    run_id = await scene.start()
+    victim = await scene.add_worker()
+    [run] = await scene.claim(worker=victim)
+    await scene.flush(step(run, 0, undo="put_back"), under_way(run, 1, name="charge"), worker=victim)
+    await scene.bury(victim)
+    await scene.lose(run_id)
+    asked = await scene.store.cancel(run_id)
+    assert (asked.done, asked.ended, asked.lane) == (True, False, LANE)
+    row = await scene.info(run_id)
+    assert (row.status, row.reason, row.undoing) == ("compensating", "cancelled", True)
+    assert row.error is not None and "step 'charge' may have acted" in row.error
