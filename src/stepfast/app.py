@@ -96,7 +96,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         if pool is not None:
             self.url = pool_url(pool, self.url if named or url is not None else None)
         self.url_named = bool(named) or pool is not None
-        """Whether somebody said which database to use, here or in the environment."""
+        """Whether the database was named, here or in the environment."""
         default = os.environ.get("STEPFAST_NAMESPACE") or DEFAULT_NAMESPACE
         self.namespace = check_namespace(default if namespace is None else namespace)
         if settings is not None and not isinstance(settings, Settings):
@@ -107,7 +107,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
         self.logger = logger or _silent_logger()
         self.observers: tuple[Observer, ...] = tuple(check_observer(observer) for observer in observers)
-        """Who is told what happens to runs; ``observe`` adds others."""
+        """They are notified of what happens to runs; ``observe`` adds others."""
         self._registry = Registry(self.settings)
         self.workflows = self._registry.workflows
         self._payloads = Payloads(self.settings, codec, self.logger)
@@ -267,7 +267,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     async def _new_child(
         self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], parent: Parent
     ) -> tuple[list[NewRun], Any]:
-        """What a run starts as its child: checked as any start."""
+        """Check the start of a child, and make its rows."""
         refuse_unknown("ctx.start", options, ChildKeywords.__annotations__, ONE_INPUT)
         plan = await self._planner.plan(await self._connect(), workflow, cast(ChildKeywords, options))
         return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
@@ -382,7 +382,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         return worker
 
     def _workers_store(self, store: Store) -> Store:
-        """The store as the next worker has it. In a test a worker may have one that dies with it."""
+        """Return the store for the next worker; a lab gives each worker a store that dies with it."""
         return store
 
     # -- keeping the tables small ------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             self._auto_migrate = auto_migrate
 
     def observe(self, observer: Observer) -> None:
-        """Tell one more observer what happens to runs. Only while not connected."""
+        """Add an observer, which is notified of what happens to runs. Only while not connected."""
         if self._connections.open:
             raise ConfigurationError(
                 "an observer cannot be added to an application that is connected. Add it before the first use, or pass "
@@ -438,7 +438,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
 
     async def close(self) -> None:
         """Disconnect. A worker that is still at work in this event loop is stopped first, as by leaving its block. The
-        application can be used again; it then connects anew."""
+        application can be used again; it then connects again."""
         connected = self._connections.made()
         if connected is not None and any(worker.executes_caller() for worker in connected.workers):
             raise ContextMisuse(
@@ -474,12 +474,12 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             return app._sync
 
     async def _connect(self, migrate: bool = False) -> Connected:
-        """What this event loop works with, made on first use."""
+        """Return the resources of this event loop, made on first use."""
         app = resolve_app(self)
         return await app._connections.get(_as_it_is if migrate else app._prepare)
 
     async def _prepare(self, store: Store) -> None:
-        """Make the tables, or see that they are there."""
+        """Make the tables, or check that they exist."""
         if self._auto_migrate:
             await store.migrate()
         else:
@@ -489,7 +489,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
 
 
 async def _as_it_is(_: Store) -> None:
-    """For whoever is about to migrate."""
+    """Leave the tables as they are, for a migration."""
 
 
 def _named_keys(keys: list[str]) -> str:

@@ -1,9 +1,9 @@
-"""Work that belongs to the thread of a caller: statements on a connection that knows no event loop.
+"""Statements on a caller's connection that has no event loop, executed in the caller's thread.
 
-Whoever calls ``app.sync`` waits in a thread of their own while the call goes on in another. What must be done on a
-connection that they bring along is done in their thread meanwhile: some connections can be used nowhere else, and no
-other thread touches them while their owner believes to have them alone. Whoever awaits a call in an event loop must not
-block that: for them a thread is borrowed, and the call does not end before that thread has.
+A caller of ``app.sync`` waits in its own thread while the call runs in another. Statements on a connection that it
+passes are executed in its thread: some connections cannot be used in another one, and no other thread may use them at
+the same time. A caller in an event loop must not block that loop: its statements run in a thread of a pool, and the
+call does not end before they do.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _callers: ContextVar[CallersThread | None] = ContextVar("stepfast_callers_thread
 
 
 class CallersThread:
-    """The thread of one call of ``app.sync``, and what is to be done in it."""
+    """The thread of one call of ``app.sync``, and the work for it."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     @contextlib.contextmanager
     def known(self) -> Iterator[None]:
-        """What is begun inside the block finds this thread by itself."""
+        """Make this the thread of every call that begins inside the block."""
         token = _callers.set(self)
         try:
             yield
@@ -40,14 +40,14 @@ class CallersThread:
             _callers.reset(token)
 
     def work_until(self, ended: concurrent.futures.Future[T]) -> T:
-        """Do in this thread what is handed over, until the call has ended; its result."""
+        """Do the work that is handed over until the call has ended, and return its result."""
         ended.add_done_callback(lambda _: self._jobs.put(None))
         while (job := self._jobs.get()) is not None:
             job()
         return ended.result()
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Hand work over, and wait for what comes of it. An interruption (Ctrl+C) stays with the thread that it met."""
+        """Hand work over and wait for its result. An interruption (Ctrl+C) stays in the thread in which it happens."""
         loop = asyncio.get_running_loop()
         promise: asyncio.Future[T] = loop.create_future()
 
@@ -75,12 +75,12 @@ def _resolve(promise: asyncio.Future[Any], result: Any, error: Exception | None)
 
 
 def callers_thread() -> CallersThread | None:
-    """The thread of whoever waits for the running call; None: they await it in an event loop."""
+    """Return the thread of the caller; None if the call is awaited in an event loop."""
     return _callers.get()
 
 
 def refuse_without_loop() -> None:
-    """A connection that belongs to an event loop can be used there only, and app.sync has another one."""
+    """Refuse, in a call of ``app.sync``, a connection that belongs to an event loop: it can only be used there."""
     if callers_thread() is not None:
         raise ConfigurationError(
             "connection= belongs to an event loop, and app.sync cannot use it: write `await app.start(…)` in that "
@@ -89,8 +89,8 @@ def refuse_without_loop() -> None:
 
 
 async def beside_the_loop(work: Callable[[], T], give_up: Callable[[], None]) -> T:
-    """Do work that blocks in the caller's own thread, or else in one that is borrowed. ``give_up`` is called when the
-    caller is cancelled, to make the work end soon: until it has, the connection is in use."""
+    """Do blocking work in the caller's own thread, else in one of a pool. ``give_up`` is called when the caller is
+    cancelled, to make the work end soon: until then, the connection is in use."""
     own = callers_thread()
     if own is not None:
         return await own.do(work)

@@ -1,9 +1,8 @@
-"""A cancelled call ends as cancelled, whatever error it meets on its way out.
+"""Cancellation that an error must not hide.
 
-A driver that is interrupted tidies up behind itself: it rolls back, or gives a connection back. If that fails, its
-error takes the place of the ``CancelledError``, and whoever rides out database trouble would go on with a call that
-nobody waits for any more. So those places note how often their task has been asked to end, and compare when an error
-comes.
+A driver that is interrupted rolls back or gives its connection back. If that fails, its error takes the place of the
+``CancelledError``, and code that retries after database errors would continue a call that was cancelled. Such code
+notes how often its task was cancelled, and compares when an error comes.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from typing import Any
 
 
 def requests() -> int:
-    """How often the running task has been asked to end. A timeout that has come and gone is not counted any more."""
+    """Return how often the running task was cancelled, without timeouts that are over."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def seen(task: asyncio.Future[Any]) -> None:
-    """Nobody waits for this any more, and how it ended is no news: asyncio is not to report it. A done callback."""
+    """Retrieve the exception of a future that has no waiter, so that asyncio does not report it. A done callback."""
     if not task.cancelled():
         task.exception()
 
 
 def raise_if_cancelled(before: int) -> None:
-    """Raise the cancellation that was asked for since, if there was one, in place of the error that hid it."""
+    """Raise the cancellation that was requested since, if there was one, in place of the error that hid it."""
     if requests() > before:
         raise asyncio.CancelledError

@@ -1,7 +1,7 @@
-"""``app.check``: unfinished runs are replayed by the code that is here, to see which of them it would not fit.
+"""``app.check``: replays unfinished runs with this code, to find those that it does not fit.
 
-Their records answer in place of steps, waits and children. Nothing is written, claimed or done, so it can be asked at
-any time, while workers run too: best before a deploy, with the code that is to be deployed.
+Their records answer in place of steps, waits and children. Nothing is written, claimed or called, so it can be done at
+any time, also while workers run: best before a deploy, with the code to be deployed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
-    """What came of checking one run."""
+    """The result of checking one run."""
 
     id: str
     workflow: str
@@ -61,7 +61,7 @@ class CheckedRun:
     verdict: str
     """``fits``, ``diverges``, ``too_long``, or ``unknown``: no worker with this code executes it."""
     detail: str
-    """Where it goes on; or where it diverges, with what is recorded and what the code does now."""
+    """Where it continues; or where it diverges, with what is recorded and what the code does now."""
 
 
 class CheckKeywords(TypedDict, total=False):
@@ -83,7 +83,7 @@ Verdict = tuple[str, str]
 
 
 class Checker:
-    """All runs of a store, against the code of an application."""
+    """Checks the runs of a store against the code of an application."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Checker:
         self._blocked: Counter[str] = Counter()
 
     async def each(self, workflow: str | None, limit: int | None) -> AsyncGenerator[CheckedRun, None]:
-        """One after the other, newest first."""
+        """Yield the verdict on each run, newest first."""
         left = limit
         try:
             async for row in self._unfinished(workflow, limit):
@@ -119,9 +119,9 @@ class Checker:
                 await self._replayer.close()
 
     async def _unfinished(self, workflow: str | None, limit: int | None) -> AsyncIterator[RunRow]:
-        """Runs that have been executed and have not ended, newest first, each once though its status may change. Of dag
-        runs all: each goes by the graph it was started with, and is executed itself when its steps are settled. Of a
-        workflow that is not here all, too: none of its runs would be executed."""
+        """Yield runs that have been executed and have not ended, newest first, each once although its status may
+        change. All dag runs are among them, because each keeps the graph it was started with, and all runs of workflows
+        that are not in this code."""
         pages = [Pages(self._store, workflow, each, min(limit or _PAGE, _PAGE)) for each in _UNFINISHED]
         seen: set[str] = set()
         while True:
@@ -136,8 +136,8 @@ class Checker:
                 yield row
 
     async def _of(self, row: RunRow) -> Verdict | None:
-        """The verdict on one run; None if it ended meanwhile. What seems to diverge is read again: a worker may have
-        been at it, and its records be of two moments."""
+        """Return the verdict on one run; None if it has ended since. A run that diverges is read again: if a worker
+        executes it, run and records may have been read at different times."""
         workflow = self._workflows.get(row.workflow)
         if workflow is None:
             return UNKNOWN, (
@@ -163,7 +163,7 @@ class Checker:
             row, records = found, now
 
     async def _dag(self, row: RunRow, dag: Dag) -> Verdict:
-        """A dag run keeps the graph it was started with: the code must have each of its steps that is not settled."""
+        """Check a dag run: the code must have each unfinished step of the graph it was started with."""
         dag_steps = await self._store.dag_steps(row.id)
         graph, why = read_graph(await self._store.graph(dag.name, row.graph or "", row.id))
         return (
@@ -212,7 +212,7 @@ class Pages:
             )
             self._rows.extend(page)
             self._more = len(page) == self._size
-            self._size = _PAGE  # whoever wants few has got them by now, unless they lie far behind
+            self._size = _PAGE  # a small limit needs no further page, unless most runs are passed over
             self._before = page[-1].id if page else None
         return self._rows[0] if self._rows else None
 
@@ -222,20 +222,20 @@ class Pages:
 
 
 class Replayer(Recorder):
-    """A thread with an event loop of its own in which one run at a time is played, so that code which blocks can be
-    left behind. To the code it looks like a worker; but it writes nothing."""
+    """Replays one run at a time in a thread with its own event loop, so that blocking code can be abandoned. To the
+    code it looks like a worker, but it writes nothing."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger) -> None:
         super().__init__(settings, payloads, logger, REAL)
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(lambda *_: None)  # what becomes of code that was left behind is of no interest
+        self.loop.set_exception_handler(lambda *_: None)  # errors of abandoned code are ignored
         self._handlers = REAL.pool("check")
         self._thread = threading.Thread(target=self.loop.run_forever, name="stepfast-check", daemon=True)
         self._thread.start()
         self.loop_thread = self._thread.ident or 0
 
     async def play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict | None:
-        """What comes of a run; None if its code neither ends nor stops, and keeps the thread."""
+        """Return the verdict on a run; None if its code blocks the thread."""
         playing = asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(self._play(claimed, workflow, longest), self.loop)
         )
@@ -249,7 +249,7 @@ class Replayer(Recorder):
         return judge(ghost, await replay(ghost, kind_of(workflow).perform(ghost, self._handlers.submit), longest))
 
     def _task(self, claimed: Claimed, workflow: Workflow[Any, Any]) -> Verdict:
-        """A task has no records: it begins anew, with the input it was given."""
+        """Check the input of a task, which is executed from its beginning: it has no records."""
         try:
             if workflow.takes_input:
                 decode_input(Execution(claimed, workflow, self))
@@ -308,8 +308,8 @@ def fits_dag(row: RunRow, dag: Dag, graph: Graph, dag_steps: list[DagStepRow]) -
     if gone:
         names = ", ".join(repr(name) for name in gone)
         return DIVERGES, (
-            f"step {names} of the graph it was started with is not in this code, so nobody would take it: keep the "
-            "old steps until such runs have ended, or cancel them"
+            f"step {names} of the graph it was started with is not in this code, so no worker would execute it: keep "
+            "the old steps until such runs have ended, or cancel them"
         )
     if row.undoing and (lost := undos_gone(dag, graph, dag_steps)):
         return DIVERGES, f"the undo of step {lost[0]!r} is not in this code"
@@ -320,7 +320,7 @@ def fits_dag(row: RunRow, dag: Dag, graph: Graph, dag_steps: list[DagStepRow]) -
 
 
 def judge(ghost: Execution, error: BaseException | None) -> Verdict:
-    """Whether the code fits; and if it does, whether it was given something else to work with."""
+    """Return the verdict on a replay; if the code fits, with a note on arguments that differ from the recorded ones."""
     verdict, detail = _verdict(ghost, error)
     met = ghost.replaying or Replaying()
     if verdict == FITS and met.other_arguments:
@@ -333,7 +333,6 @@ def judge(ghost: Execution, error: BaseException | None) -> Verdict:
 
 
 def _verdict(ghost: Execution, error: BaseException | None) -> Verdict:
-    """From what it met and how it ended."""
     if ghost.diverged is not None:
         return DIVERGES, str(ghost.diverged)
     if isinstance(error, AttemptTimeout):
@@ -343,7 +342,7 @@ def _verdict(ghost: Execution, error: BaseException | None) -> Verdict:
     if ghost.claimed.undoing and (missing := unreachable(ghost, ghost.undoable)):
         return DIVERGES, "; ".join(missing)
     if ghost.replaying is not None and (beyond := ghost.replaying.beyond) is not None:
-        # Whatever the code said after that does not count.
+        # What the code does after that does not count.
         return _at_the_end(ghost, f"the code goes on with {beyond.kind} {beyond.name!r}", beyond.line)
     if ghost.successor is not None:
         return FITS, "it would go on as a new run (ctx.continue_as)"
@@ -357,15 +356,14 @@ def _verdict(ghost: Execution, error: BaseException | None) -> Verdict:
 
 
 def _at_the_end(ghost: Execution, what: str, line: str) -> Verdict:
-    """The code stops; that is well if it has come to all that is recorded."""
+    """Return the verdict on code that ended: it fits if no record is left."""
     left = ghost.history.first_left()
     if left is None:
         return FITS, f"{what} (at {line})"
-    return DIVERGES, (f"{recorded_as(left)}, but {what} (at {line}) and does not come to it. {CAUSES}")
+    return DIVERGES, (f"{recorded_as(left)}, but {what} (at {line}) before it. {CAUSES}")
 
 
 def _line(error: BaseException) -> str:
-    """Where the code of the user raised it."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_HERE):
             return f"{Path(frame.filename).name}:{frame.lineno}"

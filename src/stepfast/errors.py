@@ -41,7 +41,7 @@ class DatabaseUnavailable(StepfastError):
 
 
 class AppClosed(DatabaseUnavailable):
-    """The application was closed before it had an answer. Its runs go on; used again, it connects anew."""
+    """The application was closed before it had an answer. Its runs continue; used again, it connects again."""
 
     def __init__(self, message: str = "the application was closed") -> None:
         super().__init__(message)
@@ -56,8 +56,8 @@ class SchemaError(StepfastError):
 
 
 class WorkerBroken(StepfastError):
-    """A worker ended by itself, because one of its duties did: a bug in Stepfast. Its runs, or the tasks of a
-    remote worker, are ready again.
+    """A worker ended by itself, because one of its services did: a bug in Stepfast. Its runs, or the tasks of a remote
+    worker, are ready again.
 
     ``async with app.worker()`` ends its body and raises it, in place of what the body raised; ``app.work()`` and
     ``app.drain()`` raise it too. A supervisor should start the worker again.
@@ -113,7 +113,7 @@ class ScheduleNotFound(StepfastError):
 
 
 class InvalidState(StepfastError):
-    """What was asked of a run does not fit the state it is in."""
+    """The requested change does not fit the state of the run."""
 
 
 class QueueFull(StepfastError):
@@ -123,7 +123,7 @@ class QueueFull(StepfastError):
         more = "one more" if wanted == 1 else f"{wanted} more"
         super().__init__(
             f"queue {queue!r} has {ready} ready runs and takes at most {most} (max_ready): {more} would be too many. "
-            "Start again when there is room; is somebody serving the queue? `stepfast queues` tells"
+            "Start again when there is room; `stepfast queues` shows which workers serve the queue"
         )
         self.queue, self.ready, self.most = queue, ready, most
 

@@ -1,4 +1,4 @@
-"""What people read of runs: `RunInfo`, `StepInfo` and `Activity`, and how they are made from rows."""
+"""`RunInfo`, `StepInfo` and `Activity`: what callers read of runs, and how it is made from rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .settings import FORMAT
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """What is kept of an error."""
+    """A recorded error."""
 
     type: str
     message: str
@@ -80,15 +80,15 @@ class RunInfo:
     completed_at: datetime | None
     deadline: datetime | None
     due_at: datetime | None
-    """When a run that waits, or was put off, is due."""
+    """When a run that waits or is delayed is due."""
     expires_at: datetime | None
-    """When a run that nobody has picked up yet is given up."""
+    """When the run fails, unless a worker has claimed it by then."""
     worker: str | None
-    """The worker that executes it now. Once it has left that worker: None; see ``executed_by``."""
+    """The worker that executes it now; None while no worker does, see ``executed_by``."""
     ready: bool
     """Whether a worker may claim it now."""
     asked: str | None
-    """What an operator asks of the worker that executes it."""
+    """The request of an operator that the worker which executes it has not applied yet."""
     origin: str | None
     """The run that this one continues (``ctx.continue_as``) or repeats (``retry(from_start=True)``)."""
     read_at: datetime
@@ -110,7 +110,7 @@ class RunInfo:
 
     @property
     def tick(self) -> datetime | None:
-        """The tick of its schedule that it was started for; None: there is none, or somebody triggered it."""
+        """The tick of its schedule that it was started for; None without a schedule, or if it was triggered by hand."""
         found = schedule_of(self.tags, self.key)
         return None if found is None or found[1] is None else datetime.fromisoformat(found[1])
 
@@ -238,7 +238,7 @@ def listed_info(row: RunRow, payloads: Payloads) -> RunInfo:
     from being listed: it says so in place of what it holds."""
     try:
         return run_info(row, payloads)
-    except Exception as error:  # also whatever the application's codec raises
+    except Exception as error:  # also any error of the application's codec
         bare = run_info(msgspec.structs.replace(row, input="null", format=FORMAT, output=None, error=None), payloads)
         unreadable = f"(cannot be read: {sentence(error)})"
         return replace(bare, input=unreadable, output=None if row.output is None else unreadable)
@@ -261,7 +261,7 @@ def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
 
 
 def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners, executors: Executors) -> StepInfo:
-    """Make what people read of a step from its record."""
+    """Make the `StepInfo` of a recorded step."""
     where, ended = _end_of(row, run)
     return StepInfo(
         name=row.name,
@@ -287,14 +287,14 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
 
 
 UNKNOWN = "unknown"
-"""The kind of what claims to be a step of a dag run, and is not."""
+"""The kind of a row that names a dag run, and is no step of its graph."""
 
 
 def dag_step_info(
     row: DagStepRow, number: int, graph: Graph, payloads: Payloads, executed_by: ExecutedBy | None
 ) -> StepInfo:
-    """A step of a dag run; one that is ready, or is to be tried again, waits. A row that names the run, and is none of
-    the steps that its graph has, is told with a kind of its own."""
+    """Make the `StepInfo` of a step of a dag run; one that is ready, or is to be tried again, is waiting. A row that is
+    no step of the graph has the kind UNKNOWN."""
     declared = graph.dag_steps.get(row.name)
     return StepInfo(
         name=row.name or "",
@@ -318,7 +318,7 @@ def dag_step_info(
 
 
 def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy | None, losses: int = 0) -> StepInfo:
-    """Make what people read of a step that is under way from its row of progress."""
+    """Make the `StepInfo` of a step under way from its row of progress."""
     return StepInfo(
         name=row.name,
         kind=WORKFLOW if row.position == RUN_ITSELF else _kind_under_way(row.branch),
@@ -338,11 +338,11 @@ def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy 
 
 
 TELLING = frozenset((STEP, UNDO, "transaction", "wait_until"))
-"""Kinds of steps whose function may tell its progress."""
+"""Kinds of steps whose function may report its progress."""
 
 
 def with_last_words(found: list[StepInfo], words: list[ProgressRow], payloads: Payloads) -> list[StepInfo]:
-    """Steps with what they told last of their progress; it stays with a step that has ended, above all if it failed."""
+    """Return the steps with their last progress; a step that has ended keeps it, above all if it failed."""
     last = {(row.branch, row.position): row for row in words}
     return [
         replace(step, detail=row.detail, data=payloads.plain(row.data, row.format, "the data of ctx.progress"))
@@ -358,9 +358,8 @@ def _kind_under_way(branch: str) -> str:
 
 
 def told_once(found: list[StepInfo], under_way: list[StepInfo], *, executed: bool) -> list[StepInfo]:
-    """What is recorded, and what is under way. A step that had to wait has both: an open record, and the last word on
-    its progress. While a worker executes the run it is under way; in a run that waits, is paused or is ready it
-    waits."""
+    """Join recorded steps and steps under way. A step that had to wait is among both, by an open record and by its
+    progress: it is under way while a worker executes the run, else it is waiting."""
     opened = {(step.branch, step.position) for step in found if step.status == status.WAITING}
     if not executed:
         said = {(step.branch, step.position): step.detail for step in under_way}
@@ -376,7 +375,7 @@ def told_once(found: list[StepInfo], under_way: list[StepInfo], *, executed: boo
 def waiting_steps(
     rows: list[ActivityRow], known: list[StepInfo], payloads: Payloads, executors: Executors
 ) -> list[StepInfo]:
-    """Steps that have failed and are to be tried again: all that is known of them is in the log."""
+    """Return the steps that have failed and are to be tried again: they have no record, only failed calls."""
     listed = {(info.branch, info.position) for info in known}
     last = {(row.branch, row.position): row for row in rows if row.position != RUN_ITSELF}
     return [
@@ -403,7 +402,7 @@ def waiting_steps(
 def activity_info(
     run_id: str, row: ActivityRow, payloads: Payloads, executors: Executors, dag_step: str = ""
 ) -> Activity:
-    """For a step of a dag run its name is the branch."""
+    """Make the `Activity` of a call; in a step of a dag run, the name of the step is the branch."""
     return Activity(
         name=row.name,
         branch=f"{dag_step}/{row.branch}" if dag_step and row.branch else dag_step or row.branch,
@@ -432,19 +431,18 @@ Address = tuple[str, int]
 
 
 def may_be_remote(records: Iterable[StepRecord]) -> bool:
-    """Whether it is worth asking: undos may be served elsewhere, too."""
+    """Whether there may be remote steps among the records; undos may be remote too."""
     return any(record.kind in (REMOTE, UNDO) for record in records)
 
 
 def with_remote(steps: Sequence[StepInfo], rows: Sequence[RemoteStep]) -> list[StepInfo]:
-    """The steps, and of those that are served elsewhere where they are and how long they waited for a worker."""
+    """Return the steps; remote ones with where they are and how long they waited for a worker."""
     last = {(row.branch, row.position): row for row in _last(rows)}
     return [_told(step, row) if (row := last.get((step.branch, step.position))) else step for step in steps]
 
 
 def with_remote_inside(steps: Sequence[StepInfo], rows: Sequence[RemoteStep]) -> list[StepInfo]:
-    """The steps of a dag run, and of those that are served elsewhere how long they waited for a worker. Of one whose
-    code calls several remote steps that cannot be said in a number."""
+    """Return the steps of a dag run; those that call one remote step with how long it waited for a worker."""
     inside: dict[str | None, list[RemoteStep]] = {}
     for row in _last(rows):
         inside.setdefault(row.run_id, []).append(row)
@@ -455,7 +453,7 @@ def with_remote_inside(steps: Sequence[StepInfo], rows: Sequence[RemoteStep]) ->
 
 
 def with_claims(steps: Sequence[StepInfo], begun: Mapping[Address, bool]) -> list[StepInfo]:
-    """The steps, and of remote ones whether a worker has begun them."""
+    """Return the steps; remote ones with whether a worker has begun them."""
     words = {True: "; a worker has begun it", False: "; no worker has begun it"}
     return [
         replace(step, detail=step.detail + words[begun[address]])
@@ -466,7 +464,7 @@ def with_claims(steps: Sequence[StepInfo], begun: Mapping[Address, bool]) -> lis
 
 
 def with_queue_waits(calls: Sequence[Activity], rows: Sequence[RemoteStep]) -> list[Activity]:
-    """The calls, and of the last attempts of remote steps how long they waited for a worker."""
+    """Return the calls; the last attempts of remote steps with how long they waited for a worker."""
     waits = {
         (row.run_id, row.branch, row.position, row.attempt): _seconds(row)
         for row in _last(rows)
@@ -483,7 +481,7 @@ def _address(call: Activity) -> tuple[str, str, int, int]:
 
 
 def _last(rows: Sequence[RemoteStep]) -> list[RemoteStep]:
-    """What was sent last for each address in the code of each run."""
+    """Return the last task of each address of each run."""
     ordered = sorted(rows, key=lambda row: abs(row.seq))
     return list({(row.run_id, row.branch, row.position): row for row in ordered}.values())
 
@@ -494,7 +492,7 @@ def _told(step: StepInfo, row: RemoteStep) -> StepInfo:
 
 
 def _where(row: RemoteStep) -> str | None:
-    """Where a step is that is not over."""
+    """Say where an unfinished remote step is."""
     attempt = f"attempt {row.attempt} of {row.retries + 1}" if row.retries else "it"
     if row.state == remote.SENT:
         return f"{attempt} was sent to group {row.group!r} at {clock(moment(row.dispatched_at))}"

@@ -1,5 +1,5 @@
-"""The queues of an application: ``app.queue`` declares limits; ``app.queues`` looks at queues; ``app.pause_queue``,
-``app.resume_queue`` and ``app.set_limits`` change what holds for them, over all workers."""
+"""The queues of an application: ``app.queue`` declares limits, ``app.queues`` lists queues, and ``app.pause_queue``,
+``app.resume_queue`` and ``app.set_limits`` change them for all workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QueueInfo:
     name: str
     paused: bool
     ready: int
-    """Runs that are due now, whether a limit or a pause keeps them or not."""
+    """Runs that are due now, also those that a limit or a pause keeps from being claimed."""
     running: int
     """Runs that workers hold."""
     waiting: int
@@ -46,14 +46,14 @@ class QueueInfo:
     key_rate: Rate | None
     max_ready: int | None
     workers: int
-    """How many live workers look at it; 0: nobody serves it."""
+    """How many live workers serve it."""
     overridden: tuple[str, ...] = ()
     """The limits that an operator has set: these are not as the code declares them."""
 
 
 @shows_options
 class QueueVerbs:
-    """The part of the application that is about queues."""
+    """The methods of the application for queues."""
 
     logger: logging.Logger
     settings: Settings
@@ -72,20 +72,19 @@ class QueueVerbs:
             raise ConfigurationError(f"app.queue: the limits of queue {name!r} are declared twice, and differ")
 
     async def set_limits(self, name: str, *, reset: bool = False, **limits: Unpack[LimitKeywords]) -> None:
-        """Set limits of a queue while everything runs. They win over what the code declares; None lifts a limit, and
-        one that is not named stays as it is. ``reset=True`` lets what the code declares hold again."""
+        """Set limits of a queue at run time. They apply in place of those that the code declares; None removes a limit,
+        and one that is not given stays as it is. ``reset=True`` applies those of the code again."""
         given = checked("app.set_limits", limits)
         if reset == bool(given):
             raise ConfigurationError("app.set_limits takes limits, or reset=True")
         await self._change_queue(name, queue_config.reset if reset else partial(_choose, limits=given))
 
     def _declared_texts(self) -> dict[str, str]:
-        """What the code declares of queues, as it is stored."""
         return {name: encode(limits) for name, limits in self._declared_queues.items()}
 
     async def _declare_queues(self, connected: Connected, joins: bool = False) -> None:
-        """Tell the database of the limits that are declared here, once per process. ``joins``: the caller has a
-        transaction open, and must not wait for another."""
+        """Store the limits that are declared here, once per process. ``joins``: the caller has a transaction open, and
+        must not wait for another."""
         new = set(self._declared_texts().items()) - connected.declared_queues
         if new and joins:
             connected.soon(self._store_queues(connected, new))
@@ -105,8 +104,7 @@ class QueueVerbs:
         connected.switchboard.tick_everywhere()
 
     async def queues(self) -> list[QueueInfo]:
-        """Every queue that has runs, that a definition or a worker names, or that somebody has said something about, by
-        name."""
+        """Every queue that has runs or limits, is paused, or is named by a definition or a worker, by name."""
         store = (await self._connect()).store
         gates = {each.name: each for each in await store.queues()}
         depths = {depth.queue: depth for depth in await store.queue_depths()}
@@ -117,12 +115,12 @@ class QueueVerbs:
         return [queue_info(gates.get(name) or queue_config.Gate(name), depths.get(name), workers) for name in names]
 
     async def pause_queue(self, name: str) -> None:
-        """Hold a queue: no run of it is claimed from now on. What is being executed goes on to its end, or to its next
-        wait; starts are taken as before."""
+        """Pause a queue: no run of it is claimed from now on. A running run continues to its end or its next wait; runs
+        can be started."""
         await self._change_queue(name, queue_config.pause)
 
     async def resume_queue(self, name: str) -> None:
-        """Let a paused queue go on."""
+        """Resume a paused queue."""
         await self._change_queue(name, queue_config.resume)
 
     async def _change_queue(self, name: str, decide: queue_config.Decision) -> None:
@@ -133,7 +131,7 @@ class QueueVerbs:
 
 
 def queue_info(said: queue_config.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInfo]) -> QueueInfo:
-    """A queue as it stands, by what is said about it, what is in it, and who takes new runs."""
+    """Make a `QueueInfo` from its limits, its runs and the workers that claim."""
     found, limits = depth or QueueDepth(said.name), said.limits
     return QueueInfo(
         said.name, said.paused, found.ready, found.running, found.waiting, found.delayed, found.oldest,

@@ -1,4 +1,4 @@
-"""How code becomes known to an application: ``@app.task``, ``@app.workflow``, and the names that are taken."""
+"""The registry of workflows: ``@app.task``, ``@app.workflow``, and the names in use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Registry:
         self.workflows[workflow.name] = workflow
 
     def add_dag(self, dag: Dag) -> Dag:
-        """Register a dag. It has no steps yet, so nobody can tell whether it is the same as one of its name."""
+        """Register a dag. It has no steps yet, so it cannot be compared with another one of its name."""
         known = self.workflows.get(dag.name)
         if known is not None:
             raise ConfigurationError(f"there is already a {known.kind} named {dag.name!r}; names must differ")
@@ -44,14 +44,14 @@ class Registry:
         return dag
 
     def _check_names(self, workflow: Workflow[Any, Any]) -> None:
-        """By the limit of this application, which the code that declared it did not know."""
+        """Check names by the limit of this application."""
         limit = self._settings.max_name
         check_name(workflow.name, f"the name of a {workflow.kind}", limit)
         if workflow.options.queue is not None:
             check_queue(workflow.options.queue, limit)
 
     def with_steps(self) -> dict[str, Workflow[Any, Any]]:
-        """All that a worker can be given to execute: the steps of graphs are rows of their own."""
+        """Return all that a worker can execute: workflows, and the steps of dags, which are rows of their own."""
         found = dict(self.workflows)
         for dag in self.workflows.values():
             for step in dag.steps.values() if isinstance(dag, Dag) else ():
@@ -97,7 +97,7 @@ class TaskDecorator(_Decorator):
     @overload
     def __call__(self, function: None = None, /, **options: Unpack[WorkflowKeywords]) -> TaskDecorator: ...
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Declare a task; with options and no function, what declares one so."""
+        """Declare a task; with options and without a function, return a decorator."""
         return self._decorate(function, options, sys._getframe(1).f_locals)  # type: ignore[arg-type]
 
 
@@ -116,5 +116,5 @@ class WorkflowDecorator(_Decorator):
     @overload
     def __call__(self, function: None = None, /, **options: Unpack[WorkflowKeywords]) -> WorkflowDecorator: ...
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Declare a workflow; with options and no function, what declares one so."""
+        """Declare a workflow; with options and without a function, return a decorator."""
         return self._decorate(function, options, sys._getframe(1).f_locals)  # type: ignore[arg-type]

@@ -23,12 +23,12 @@ from .worker.notifier import Switchboard
 _FIRST = 0.01
 _MOST_AT_ONCE = 5000
 _GONE_AFTER, _GONE_EVERY = 1.0, 5.0
-"""Seconds of waiting for a run after which it is looked whether it is there at all, and how often from then on: one
-that was removed has no end any more."""
+"""Seconds of waiting after which it is checked whether the run exists, and seconds between further checks: a run that
+was removed has no end."""
 
 
 class Watcher:
-    """Resolves whoever waits for a run to end."""
+    """Resolves the waits for the ends of runs."""
 
     def __init__(
         self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
@@ -43,11 +43,11 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._gone_at: dict[str, float] = {}
-        """When to look whether a run is there at all."""
+        """When to check whether a run exists."""
         switchboard.outcomes = self._ended_here
 
     async def wait(self, run_id: str, timeout: float | None) -> Outcome | None:
-        """How the run ended; None if it had not by the timeout, which is the caller's own, and goes by real time."""
+        """Return how the run ended; None after the timeout, which is measured in real time."""
         if self._over:
             raise _closed(run_id)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class Watcher:
                     self._gone_at.pop(run_id, None)
 
     def drop(self) -> list[asyncio.Task[None]]:
-        """Watch no more; whoever waits is told so. The task, to be cancelled."""
+        """Stop, and fail all waits. Return the task, to be cancelled."""
         self._over = True
         self._switchboard.unsubscribe(self._woken)
         self._fail(_closed)
@@ -81,8 +81,8 @@ class Watcher:
             self._task.add_done_callback(self._stopped)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Nobody may wait for a watcher that does not watch, if something has ended it. One that ended because nobody
-        waited any more is no concern of those who have come since: they have started another."""
+        """Fail all waits if the task ended by an error or a cancellation. If it ended for lack of waits, a newer wait
+        has started another."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._logger.error("watching results: unexpected error", exc_info=error)
@@ -138,8 +138,8 @@ class Watcher:
         return found
 
     async def _look_for_gone(self) -> None:
-        """Whoever waits for a run that was removed is told so. Each run is looked for by itself, counted from when
-        something began to wait for it: another may have been waited for much longer."""
+        """Fail the waits for runs that were removed. Each run is checked at its own times, counted from its first
+        wait."""
         now = time.monotonic()
         due = [run_id for run_id, at in self._gone_at.items() if at <= now]
         self._gone_at.update(dict.fromkeys(due, now + _GONE_EVERY))
@@ -159,18 +159,18 @@ class Watcher:
 
 def _closed(run_id: str) -> AppClosed:
     return AppClosed(
-        f"the application was closed before run {run_id} had ended; the run goes on, and can be asked again"
+        f"the application was closed before run {run_id} had ended; the run continues, and can be asked for again"
     )
 
 
 SOON = 1.0
-"""Seconds of waiting after which a look is taken: a worker that is there has taken the run by then."""
+"""Seconds of waiting after which workers are checked: a live one has claimed the run by then."""
 _AT_MOST_EVERY = 5.0
-"""Seconds between two looks of one process, however many of its callers wait."""
+"""Seconds between two checks of one process."""
 
 
 class NoWorkerWarning:
-    """Looks for workers on behalf of those who wait."""
+    """Warns callers who wait for a run that no worker serves."""
 
     def __init__(self, store: Store, logger: logging.Logger, clock: Clock) -> None:
         self._store = store
@@ -179,8 +179,7 @@ class NoWorkerWarning:
         self._looked = float("-inf")
 
     async def warn(self, run_id: str) -> None:
-        """One line in the log, if nobody will take the run. Somebody else in this process may just have looked: then it
-        has been said, or is not so."""
+        """Log a warning if no worker will take the run. Checks of one process are limited in frequency."""
         if self._clock.now() - self._looked < _AT_MOST_EVERY:
             return
         self._looked = self._clock.now()
@@ -190,13 +189,12 @@ class NoWorkerWarning:
             self._logger.warning("run %s: %s", run_id, missing, extra=ids)
 
     async def missing(self, run_id: str) -> str | None:
-        """What is to be said of a run that is ready and that nobody will take; None if that is not so, or cannot be
-        told."""
+        """Return the warning for a ready run that no worker will take; None if one will, or if it is not known."""
         found = await self._look(run_id)
         return None if found is None else found[1]
 
     async def _look(self, run_id: str) -> tuple[RunRow, str] | None:
-        """The row of a run that nobody will take, with what is to be said of it."""
+        """Return the row of a run that no worker will take, with the warning."""
         with contextlib.suppress(StepfastError):
             row = await self._store.run(run_id)
             if row is not None and row.status == status.QUEUED and row.ready:

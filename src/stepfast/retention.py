@@ -45,7 +45,7 @@ class Archive:
         self._waiting = bytearray()
 
     async def keep(self, runs: Sequence[Ended]) -> None:
-        """Returns when all of them are on the disk."""
+        """Write runs; return when all of them are on the disk."""
         for run in runs:
             row = await self._store.run(run.id)
             if row is not None:
@@ -124,17 +124,17 @@ def _open(path: str) -> IO[bytes]:
 
 
 def _take(file: IO[bytes], path: str) -> None:
-    """Two who write at once would write into each other's lines."""
+    """Lock the file: two processes would write into each other's lines."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigurationError(f"the archive {path!r} is being written to by somebody else") from None
+            raise ConfigurationError(f"another process is writing to the archive {path!r}") from None
 
 
 def _end_of_lines(file: IO[bytes], path: str) -> None:
-    """A line that a killed process has left unfinished is cut off: its run was not removed. Anything else that does not
-    end with a line is not ours, and left alone."""
+    """Cut off a line that a killed process left unfinished: its run was not removed. Refuse a file that ends
+    otherwise."""
     unfinished = end = file.seek(0, os.SEEK_END)
     newline = -1
     while unfinished > 0 and newline < 0:
@@ -152,7 +152,7 @@ def _end_of_lines(file: IO[bytes], path: str) -> None:
 
 
 def _remember_folder(path: str) -> None:
-    """The name of a new file is on the disk when its folder is."""
+    """Write the folder of a new file to the disk, and with it the file's name."""
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -219,13 +219,13 @@ def _time(milliseconds: int | None) -> str | None:
 
 
 def _payload(text: str | None, form: int) -> Any:
-    """JSON as JSON, whatever numbers are in it; anything else as a text."""
+    """Return JSON as it is, with all digits of its numbers; anything else as a text."""
     if text is None or form != FORMAT:
         return text
     try:
         return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
     except (msgspec.DecodeError, UnicodeEncodeError):
-        return text  # somebody has written to the tables by hand
+        return text  # the row was written by hand
 
 
 def _error(text: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""The handle of a run: reads it, waits for it, and asks something of it."""
+"""The handle of a run: reads it, waits for its end, signals and changes it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _PAGE = 1000
 
 
 class Run(Generic[O]):
-    """A handle: made without a query, asks when asked."""
+    """A handle of a run, made without a query."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Run(Generic[O]):
         return f"Run({self.id!r})"
 
     async def status(self) -> str:
-        """Where the run stands: ``queued``, ``running``, ``completed`` …"""
+        """The status of the run: ``queued``, ``running``, ``completed`` …"""
         return (await self._row()).status
 
     async def info(self) -> RunInfo:
@@ -100,11 +100,11 @@ class Run(Generic[O]):
         return self._value(outcome)
 
     async def _look_patiently(self, limit: float | None) -> None:
-        """Whether there is such a run at all; an outage is ridden out for as long as the caller would wait."""
+        """Check that the run exists, also after an outage of up to the caller's timeout."""
         await (await self._connect()).ask(self._row, patience=limit)
 
     async def _outcome(self, limit: float | None) -> Outcome:
-        """How it ended; a run that goes on as another has not."""
+        """Wait for the end of the run, or of its continuation."""
         connected, run_id = await self._connect(), self.id
         until = None if limit is None else time.monotonic() + limit
         while True:
@@ -115,7 +115,7 @@ class Run(Generic[O]):
             if outcome is None:
                 if await connected.store.missing([run_id]):
                     raise RunNotFound(run_id)
-                stands = await connected.lookout.missing(run_id) or "it goes on, and result() may be called again"
+                stands = await connected.lookout.missing(run_id) or "it continues, and result() may be called again"
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
@@ -126,7 +126,7 @@ class Run(Generic[O]):
             run_id = continuation
 
     async def _wait(self, connected: Connected, run_id: str, left: float | None) -> Outcome | None:
-        """Wait for the end; after a while see to it that there is somebody to bring it about."""
+        """Wait for the end; after a while warn if no worker serves the run."""
         if left is not None and left <= results.SOON:
             return await connected.watcher.wait(run_id, left)
         outcome = await connected.watcher.wait(run_id, results.SOON)
@@ -242,7 +242,7 @@ class Run(Generic[O]):
             if not key.startswith(OWN_KEYS)
         }
 
-    # -- asking something of it --------------------------------------------------------------------------------------
+    # -- signals and requests --------------------------------------------------------------------------------------
 
     async def signal(self, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send it a signal, kept until it takes it. With a ``connection`` of your own, as part of its transaction."""
@@ -301,24 +301,24 @@ class Run(Generic[O]):
         raise InvalidState(f"run {whose} is {answer.status}; a signal can only be sent to a run that has not ended")
 
     async def cancel(self) -> None:
-        """End it: at once if nobody executes it, else after the step in flight. Its children are cancelled too, and its
-        completed steps undone where they say how. A run that was cancelled already stays so."""
+        """End it: at once, or after the step that a worker is executing. Its children are cancelled too, and its
+        completed steps undone where they have an undo. Cancelling a cancelled run has no effect."""
         store = (await self._connect()).store
-        answer, run_id = await self._wish("cancelled", store.cancel)
+        answer, run_id = await self._request("cancelled", store.cancel)
         if not answer.done and answer.status != status.CANCELLED and answer.reason != status.REASON_CANCELLED:
             raise InvalidState(f"run {run_id} is {answer.status}; it cannot be cancelled any more")
 
     async def pause(self) -> None:
-        """Hold it, from the next step on, until ``resume``. Signals are kept; a sleep is not made longer or shorter."""
-        answer, run_id = await self._wish("paused", (await self._connect()).store.pause)
+        """Pause it, from the next step on, until ``resume``. Signals are kept; sleeps do not change."""
+        answer, run_id = await self._request("paused", (await self._connect()).store.pause)
         if not answer.done:
             raise InvalidState(
                 f"run {run_id} is {answer.status}; only a run that has neither ended nor is being undone can be paused"
             )
 
     async def resume(self) -> None:
-        """Let a paused run go on; for one that waits for a check, make the check due."""
-        answer, run_id = await self._wish("resumed", (await self._connect()).store.resume)
+        """Resume a paused run; make the check of a run in ``ctx.wait_until`` due."""
+        answer, run_id = await self._request("resumed", (await self._connect()).store.resume)
         if not answer.done:
             raise InvalidState(f"run {run_id} is {answer.status}; only a paused run can be resumed")
 
@@ -337,16 +337,16 @@ class Run(Generic[O]):
             None if priority is None else check_priority(priority),
         )
         store = (await self._connect()).store
-        answer, run_id = await self._wish("rescheduled", lambda run_id: store.reschedule(run_id, wanted))
+        answer, run_id = await self._request("rescheduled", lambda run_id: store.reschedule(run_id, wanted))
         if not answer.done:
             row = await store.run(run_id)
             raise InvalidState(f"run {run_id} {why_not(answer.status, None if row is None else row.waiting_for)}")
 
-    async def _wish(self, what: str, wish: Callable[[str], Awaitable[Answer]]) -> tuple[Answer, str]:
-        """Ask something of this run, or of the one that it went on as; the answer, and whose it is."""
+    async def _request(self, what: str, request: Callable[[str], Awaitable[Answer]]) -> tuple[Answer, str]:
+        """Send a request to this run, or to its continuation. Return the answer, and the id of the run that gave it."""
         run_id = self.id
         while True:
-            answer = await self._ask(lambda: wish(run_id))  # noqa: B023
+            answer = await self._ask(lambda: request(run_id))  # noqa: B023
             continuation = await self._latest_run(run_id, answer)
             if continuation is None:
                 break
@@ -356,8 +356,8 @@ class Run(Generic[O]):
         return answer, run_id
 
     async def _latest_run(self, run_id: str, answer: Answer) -> str | None:
-        """The run to be asked instead of one that could not do what was asked: the last of those it went on as. It may
-        go on meanwhile, and is then asked for again."""
+        """Return the last continuation of a run that refused a request because it had continued as another run; else
+        None."""
         if answer.done or answer.reason != status.REASON_CONTINUED:
             return None
         connected = await self._connect()
@@ -365,7 +365,7 @@ class Run(Generic[O]):
         return None if continuation == run_id else continuation
 
     async def _ask(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
+        """Send a request, again after a short outage (every request can be repeated), and wake workers and waits."""
         connected = await self._connect()
         answer = await connected.ask(call)
         if answer.status is None:
@@ -380,14 +380,14 @@ class Run(Generic[O]):
         return answer
 
     async def retry(self, *, from_start: bool = False) -> Run[O]:
-        """Queue a failed or cancelled run again: recorded steps are kept, the failed one is made anew.
+        """Queue a failed or cancelled run again: recorded steps are kept, the failed one is called again.
 
         ``from_start=True`` leaves it as it is and starts a new run with the same input and options, linked to it: for
-        runs whose steps were undone. A deadline counts anew; a key, a delay and an expiry are not repeated.
+        runs whose steps were undone. A deadline counts from its start; a key, a delay and an expiry are not repeated.
         """
         connected = await self._connect()
         if from_start:
-            return await self._start_anew()
+            return await self._start_again()
         lanes = await connected.store.retry(self.id)
         if lanes is None:
             row = await self._row()
@@ -401,7 +401,7 @@ class Run(Generic[O]):
             if row.undoing or (ended and row.graph is not None):
                 who = f"run {self.id}" if row.undoing else f"a step of run {self.id}"
                 raise InvalidState(
-                    f"{who} was undone and cannot go on from its records; "
+                    f"{who} was undone and cannot continue from its records; "
                     "retry(from_start=True) starts a new run with the same input"
                 )
             raise InvalidState(f"run {self.id} is {row.status}; only failed or cancelled runs can be retried")
@@ -409,8 +409,8 @@ class Run(Generic[O]):
         return self
 
     async def delete(self) -> None:
-        """Remove it, with all that belongs to it, before its time. Its key is free again. Refused while it goes on, and
-        while another run needs it."""
+        """Remove it, with all that belongs to it, before its retention is over. Its key is free again. Refused while it
+        is unfinished, and while another run needs it."""
         found = await (await self._connect()).store.delete(self.id)
         if found is None:
             row = await self._row()
@@ -424,7 +424,7 @@ class Run(Generic[O]):
         if row.dag_id is not None:
             raise InvalidState(f"run {self.id} is a step of dag run {row.dag_id}; it can only be {what} with that run")
 
-    async def _start_anew(self) -> Run[O]:
+    async def _start_again(self) -> Run[O]:
         row = await self._row()
         self._refuse_step(row, "retried")
         if row.status not in status.TERMINAL:
@@ -438,7 +438,7 @@ class Run(Generic[O]):
         )  # fmt: skip
         graph, why = await self._stored_graph(row)
         if why is not None:
-            raise InvalidState(f"the graph of run {self.id} {why}, so that it cannot be started anew")
+            raise InvalidState(f"the graph of run {self.id} {why}, so that it cannot be started again")
         plan = Plan(shape, lambda text: text, self._output_type, graph)
         connected = await self._connect()
         runs = plan.runs(connected.new_id(), row.input or "null")

@@ -1,4 +1,4 @@
-"""What one event loop works with: its store and services, connected on first use; and which application applies."""
+"""The resources of an event loop: its store and services, connected on first use; and which application applies."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class Connected:
     ) -> None:
         self.store = store
         self.observers = observers
-        """Who is told what happens to runs, if anybody is."""
+        """The observers that are notified of what happens to runs, if there are any."""
         self.user = user
-        """Who this is to a store that several event loops share."""
+        """Identifies this user of a store that several event loops share."""
         self.logger = logger
         self.loop = asyncio.get_running_loop()
         self.switchboard = Switchboard(store, logger, clock)
@@ -77,12 +77,13 @@ class Connected:
         self.carriage: TransportHandle | None = None
         """Where remote steps go, once there was a worker here."""
         self.guests: set[asyncio.Task[None]] = set()
-        """What others do here beside everything else. They are told to end first, while the database can be reached."""
+        """Tasks of other parts, such as jobs of the console. They are cancelled first, while the database can be
+        reached."""
         self._stored: set[tuple[str, str]] = set()
         self._may_store = True
         self._storing: set[asyncio.Task[None]] = set()
         self.declared_queues: set[tuple[str, str]] = set()
-        """The limits of queues that this process has told the database of."""
+        """The limits of queues that this process has stored."""
         self.bounds = Bounds(store, clock)
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
@@ -97,8 +98,8 @@ class Connected:
         return patiently(call, what, self.logger, REAL, patience)
 
     async def store_definitions(self, workflows: list[Workflow[object, object]]) -> None:
-        """Tell the database of these workflows, once per process and version. A user who may only start runs leaves it
-        to the workers."""
+        """Store the definitions of these workflows, once per process and version. Without the right to it, workers
+        do."""
         new = [w for w in workflows if (w.name, w.version) not in self._stored]
         if not new or not self._may_store:
             return
@@ -111,7 +112,7 @@ class Connected:
             self._stored.update((w.name, w.version) for w in new)
 
     def has_stored(self, workflow: Workflow[object, object]) -> bool:
-        """Whether the database knows this version, because this process has told it."""
+        """Whether this process has stored this version."""
         return (workflow.name, workflow.version) in self._stored
 
     def store_definitions_soon(self, workflows: list[Workflow[object, object]]) -> None:
@@ -120,7 +121,7 @@ class Connected:
         self.soon(self.store_definitions(workflows))
 
     def soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Store something that the code declares, beside whatever else is under way."""
+        """Store something that the code declares, concurrently."""
         task = asyncio.create_task(work)
         self._storing.add(task)
         task.add_done_callback(self._stored_soon)
@@ -157,14 +158,14 @@ class Connected:
                 await self.carriage.close()
 
     async def _leave_guests(self) -> None:
-        """Tell them to end, and let them write what there is to write."""
+        """Cancel the guests, and wait a little for their last writes."""
         for task in self.guests:
             task.cancel()
         if self.guests:
             await self._clock.wait(self.guests, _PATIENCE)
 
     def drop(self) -> list[asyncio.Task[None]]:
-        """Tell whoever waits here that nothing will come, and every task to end. The tasks, which do so at once."""
+        """Fail all waits, and cancel and return every task."""
         tasks = [
             *self._storing,
             *self.guests,
@@ -181,11 +182,11 @@ class Connected:
 Prepare = Callable[[Store], Awaitable[None]]
 
 _inherited: list[object] = []
-"""What a parent process had open at a fork. It is kept as it is: tidying it up would tell the parent's server."""
+"""What a parent process had open at a fork. It is kept as it is: closing it would end the parent's sessions."""
 
 
 class Connections:
-    """What the event loops of one application work with. May be used from any thread."""
+    """The resources of the event loops of one application. May be used from any thread."""
 
     def __init__(
         self,
@@ -203,7 +204,7 @@ class Connections:
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected | None]] = {}
         self._shared: Store | None = None
         self._users: dict[object, asyncio.AbstractEventLoop] = {}
-        """Who works with the shared store. It is closed with the last of them."""
+        """The users of the shared store, which is closed with the last of them."""
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -213,8 +214,8 @@ class Connections:
         return any(not loop.is_closed() for loop in list(self._loops))
 
     async def get(self, prepare: Prepare) -> Connected:
-        """What this event loop works with, made on first use. One connects; whoever comes meanwhile waits for it, and
-        if it is cancelled, the next one does it."""
+        """Return the resources of this event loop, made on first use. One caller connects while others wait; if it is
+        cancelled, the next one connects."""
         self._mind_fork()
         loop = asyncio.get_running_loop()
         while True:
@@ -226,7 +227,8 @@ class Connections:
                 return connected
 
     def made(self, loop: asyncio.AbstractEventLoop | None = None) -> Connected | None:
-        """What an event loop works with, if it is connected: this one, or another. May be asked from any thread."""
+        """Return the resources of an event loop (this one by default) if it is connected. May be called in any
+        thread."""
         future = self._loops.get(loop or asyncio.get_running_loop())
         return future.result() if future is not None and future.done() and future.exception() is None else None
 
@@ -247,7 +249,7 @@ class Connections:
             raise
 
     def drop(self) -> None:
-        """Drop what this event loop works with, without waiting for anything."""
+        """Drop the resources of this event loop, without waiting."""
         future = None if os.getpid() != self._process else self._loops.pop(asyncio.get_running_loop(), None)
         if future is not None:
             self._drop_when_made(future)
@@ -265,7 +267,7 @@ class Connections:
                 del self._loops[loop]
             if isinstance(error, Exception):
                 future.set_exception(error)
-                future.exception()  # there may be nobody else who waits for it
+                future.exception()  # retrieved: there may be no other waiter
             else:
                 future.set_result(None)
             raise
@@ -288,11 +290,11 @@ class Connections:
             raise
 
     async def _made(self, future: asyncio.Future[Connected | None]) -> Connected | None:
-        """What somebody is still making, to be closed; if we are cancelled, it is dropped as soon as it is there."""
+        """Wait for a connection under way, to close it; if cancelled, drop it as soon as it is made."""
         try:
             return await asyncio.shield(future)
         except Exception:
-            return None  # whoever was making it knows
+            return None  # the caller that connects has the error
         except BaseException:
             self._drop_when_made(future)
             raise
@@ -305,13 +307,13 @@ class Connections:
     def _join(self, user: object, loop: asyncio.AbstractEventLoop) -> Store:
         with self._lock:
             store = self._shared or self._make()
-            if store.dialect == "sqlite":  # one writing thread, whatever the number of event loops
+            if store.dialect == "sqlite":  # one writing thread for all event loops
                 self._shared = store
                 self._users[user] = loop
             return store
 
     def _leave(self, user: object, store: Store) -> bool:
-        """Whether nobody is left who works with this store. Loops that were closed without a word count no more."""
+        """Leave a store; True if it has no user any more. Closed event loops do not count."""
         with self._lock:
             if store is not self._shared:
                 return True
@@ -403,14 +405,14 @@ def database_shown(url: DatabaseUrl) -> str:
 
 
 def announce_database(url: DatabaseUrl, namespace: str, named: bool, logger: logging.Logger) -> None:
-    """Say where runs are kept; loudly, if it is where they land when nobody says so."""
+    """Log where runs are kept; as a warning, if the database was not named."""
     logger.info("works on %s, namespace %r", database_shown(url), namespace)
     if not named:
         logger.warning("%s", unnamed(url))
 
 
 def announce_retention(settings: Settings, logger: logging.Logger) -> None:
-    """Say for how long ended runs are kept, because what is removed does not come back."""
+    """Log for how long ended runs are kept."""
     others, failed = _days(settings.retention), _days(settings.retention_failed)
     logger.info(
         "ended runs are kept %s, failed ones %s (settings retention, retention_failed); then workers remove them",
@@ -425,14 +427,14 @@ def _days(span: float | timedelta | None) -> str:
 
 
 def unnamed(url: DatabaseUrl, way: str = "Stepfast(url)") -> str:
-    """The warning that nobody named a database; ``way`` is how it could have been named."""
+    """Return the warning that the database was not named; ``way`` is how it could have been."""
     return f"no database was named, neither by {way} nor by STEPFAST_URL: runs are kept in {database_shown(url)}"
 
 
 def announce_namesakes(
     workflows: Mapping[str, Workflow[Any, Any]], workers: Sequence[WorkerInfo], logger: logging.Logger
 ) -> None:
-    """Say which names other live workers have other code for: they execute each other's runs."""
+    """Warn of names for which other live workers have other code: they execute each other's runs."""
     own = {name: workflow.module for name, workflow in workflows.items()}
     versions = {name: workflow.version for name, workflow in workflows.items()}
     for name, module, other, worker in namesakes(own, versions, workers):
@@ -449,7 +451,7 @@ def announce_queues(
     limited: Iterable[str],
     logger: logging.Logger,
 ) -> None:
-    """Say which of the queues that a worker is to serve no code here names: perhaps a typing error."""
+    """Warn of queues of a worker that no code here names: perhaps misspelt."""
     known = {workflow.queue for workflow in workflows.values()} | set(limited)
     for queue in queues or ():
         if queue not in known:
@@ -460,7 +462,7 @@ def announce_queues(
 
 
 def announce_limits(before: Gate, after: Gate, logger: logging.Logger) -> None:
-    """Say that this process declares other limits of a queue than another one did, and which hold."""
+    """Warn that this process declares other limits of a queue than another one did, and say which apply."""
     if before.declared is not None:
         logger.warning(
             "the limits of queue %r are declared as %s here, and were declared as %s by %s: what was declared last "

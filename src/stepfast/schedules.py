@@ -41,7 +41,7 @@ _SPANS = ("expires_in", "deadline", "timeout")
 
 
 class DeclaredSchedules:
-    """What the code of an application declares; and for its workers, how schedules become runs."""
+    """The schedules that the code of an application declares, and how schedules become runs."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class DeclaredSchedules:
         self._connect = connect
         self.specs: dict[str, ScheduleSpec] = {}
 
-    # -- what is asked for -----------------------------------------------------------------------------------------
+    # -- declarations -----------------------------------------------------------------------------------------
 
     def add(self, name: str, workflow: Workflow[Any, Any] | str, given: ScheduleKeywords) -> None:
-        """Take a declaration in. The same may come again, as when a module is loaded twice."""
+        """Add a declaration. The same may come again, as when a module is loaded twice."""
         code = self._planner.code(workflow)
         if code is None:
             raise UnknownWorkflow(str(workflow), list(self._planner.names))
@@ -74,7 +74,7 @@ class DeclaredSchedules:
     async def asked(
         self, connected: Connected, name: str, workflow: Workflow[Any, Any] | str, given: ScheduleKeywords
     ) -> ScheduleSpec:
-        """What a call asks for, checked against the code or the stored definition."""
+        """Return the schedule that a call requests, checked against the code or the stored definition."""
         if name in self.specs:
             raise ConfigurationError(f"the schedule {name!r} is declared in this code: change it there")
         plan = await self._planner.plan(connected, workflow, run_options(given))
@@ -103,10 +103,10 @@ class DeclaredSchedules:
             jitter_ms=round(seconds(given.get("jitter", 0), "jitter") * 1000),
         )
 
-    # -- what workers do with it -----------------------------------------------------------------------------------
+    # -- for workers -----------------------------------------------------------------------------------
 
     async def declare(self, worker: str | None) -> None:
-        """Store what the code declares, as that of a worker; without one, only what is not there yet."""
+        """Store what the code declares, for a worker; without one, only what is not stored yet."""
         if worker is None and not self.specs:
             return
         store = (await self._connect()).store
@@ -121,24 +121,24 @@ class DeclaredSchedules:
             )
 
     def not_among(self, rows: Sequence[ScheduleRow]) -> list[ScheduleRow]:
-        """What is declared here and not stored, as it would be if it were stored now."""
+        """Return the rows of schedules that are declared here and not stored yet."""
         there, now = {row.name for row in rows}, int(time.time() * 1000)
         return [made(spec, now, declared=True) for name, spec in self.specs.items() if name not in there]
 
     def _as_stored(self, spec: ScheduleSpec, known: ScheduleSpec | None) -> ScheduleSpec:
-        """With the stored text, where the input is the same: a codec may write it otherwise each time."""
+        """Return the schedule with the stored text of an equal input: a codec may encode it differently each time."""
         if known is None or spec.input == known.input:
             return spec
         try:
             stored = self._payloads.plain(known.input, known.format, "")
             if stored != self._payloads.plain(spec.input, spec.format, ""):
                 return spec
-        except Exception:  # a codec of the user's has a word in it
+        except Exception:  # an error of the application's codec
             return spec
         return msgspec.structs.replace(spec, input=known.input, format=known.format)
 
     async def plan(self, row: ScheduleRow) -> Make:
-        """How the runs of a schedule are made."""
+        """Return a function that makes the runs of a tick."""
         connected = await self._connect()
         plan = await self.plan_runs(connected, row)
 
@@ -150,7 +150,7 @@ class DeclaredSchedules:
         return make
 
     async def plan_runs(self, connected: Connected, row: ScheduleRow) -> Plan:
-        """What the runs of a schedule have in common. They are found by a tag."""
+        """Return what the runs of a schedule have in common; a tag names the schedule."""
         options = cast(ChildKeywords, msgspec.json.decode(row.options))
         options["tags"] = (*options.get("tags", ()), TAG + row.name)
         plan = await self._planner.plan(connected, row.workflow, options)
@@ -158,7 +158,7 @@ class DeclaredSchedules:
 
 
 def run_options(given: ScheduleKeywords) -> ChildKeywords:
-    """What is said of the runs."""
+    """Return the options for the runs of a schedule."""
     for name in ("delay", "at"):
         if name in given:
             raise ConfigurationError(f"a schedule takes no {name}=: cron= or every= says when its runs are started")
@@ -178,7 +178,7 @@ def _stored(options: ChildKeywords) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
-    """A schedule as it stands."""
+    """A schedule."""
 
     name: str
     workflow: str
@@ -242,12 +242,12 @@ def schedule_info(row: ScheduleRow, declared: Collection[str], payloads: Payload
 
 
 def _coming(row: ScheduleRow) -> int | None:
-    """The next tick that is still to come; one that has passed is started late or not at all."""
+    """Return the next tick after the present."""
     if row.paused or row.next_at is None or row.next_at > row.now_ms:
         return None if row.paused else row.next_at
     try:
         return next_tick(row.timetable(), row.now_ms)
-    except ConfigurationError:  # somebody has changed the row by hand
+    except ConfigurationError:  # the row was changed by hand
         return None
 
 
@@ -259,21 +259,20 @@ def _options(row: ScheduleRow) -> dict[str, Any]:
 
 
 def _readable(row: ScheduleRow, payloads: Payloads) -> Any:
-    """One schedule that cannot be read must not keep the others from being listed."""
+    """Return the input, or a note if it cannot be read."""
     try:
         return payloads.shown(row.input, row.format, "the input")
-    except Exception as error:  # also whatever the application's codec raises
+    except Exception as error:  # also any error of the application's codec
         return f"(cannot be read: {type(error).__name__})"
 
 
 _BATCH = 1000
 """Runs of a backfill that are started by one statement at most; fewer, if their inputs are large."""
-"""Seconds for which trouble is ridden out before the caller hears of it."""
 
 
 @shows_options
 class Scheduling:
-    """Runs that are started by the clock."""
+    """The methods of the application for schedules."""
 
     settings: Settings
     _payloads: Payloads
@@ -316,15 +315,16 @@ class Scheduling:
         return [schedule_info(row, declared, self._payloads) for row in sorted(rows, key=lambda row: row.name)]
 
     async def pause_schedule(self, name: str) -> None:
-        """Hold a schedule: its ticks start nothing until it is resumed. Runs that were started go on."""
+        """Pause a schedule: its ticks start no runs until it is resumed. Runs that were started continue."""
         await self._hold("app.pause_schedule", name, True)
 
     async def resume_schedule(self, name: str) -> None:
-        """Let a paused schedule go on with its next tick. Ticks that passed meanwhile are skipped."""
+        """Resume a paused schedule with its next tick. Ticks that passed while it was paused are skipped."""
         await self._hold("app.resume_schedule", name, False)
 
     async def trigger(self, name: str) -> Run[Any]:
-        """Start a run of a schedule now, beside its ticks: also while it is paused, or the run of a tick goes on."""
+        """Start a run of a schedule now, in addition to its ticks: also while it is paused, or a run of it is
+        unfinished."""
         connected = await self._connect_for("app.trigger")
         row = await self._schedule(connected, name)
         plan = await self._declared.plan_runs(connected, row)
@@ -339,9 +339,9 @@ class Scheduling:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Run[Any]]:
-        """Start a run for each tick from ``since`` on and before ``until`` that has come already, whatever ``missed``
-        and ``overlap`` say. A tick whose run is there starts none, so that a backfill may be repeated. ``progress`` is
-        called with the number of ticks that are done, and of all."""
+        """Start a run for each past tick from ``since`` on and before ``until``, regardless of ``missed`` and
+        ``overlap``. A tick whose run is there starts none, so that a backfill may be repeated. ``progress`` is called
+        with the number of ticks that are done, and of all."""
         connected = await self._connect_for("app.backfill")
         row = await self._schedule(connected, name)
         ticks = await self._ticks(row, *_span(since, until, row.now_ms))
@@ -358,7 +358,7 @@ class Scheduling:
         return [Run(run_id, self._connect, self._payloads, plan.output_type, known=True) for run_id in ids]
 
     async def _ticks(self, row: ScheduleRow, since: int, until: int) -> list[int]:
-        """All in a span, in pieces, so that the event loop is not blocked by a long one."""
+        """Return the ticks of a span; a long span does not block the event loop."""
         most, found = self.settings.max_backfill, list[int]()
         for tick in row.timetable().after(since - 1):
             if tick >= until:
@@ -380,7 +380,7 @@ class Scheduling:
         connected.switchboard.tick_everywhere()
 
     async def _connect_for(self, call: str) -> Connected:
-        """What this code declares is stored, if it is not there: so that it can be asked for before a worker begins."""
+        """Connect, and store schedules that this code declares and no worker has stored yet."""
         refuse_in_workflow(call, "a step that calls it")
         connected = await self._connect()
         await self._declared.declare(None)
@@ -398,7 +398,7 @@ class Scheduling:
 
 
 def _span(since: datetime, until: datetime, now: int) -> tuple[int, int]:
-    """From when to when ticks are made good for: not beyond the present."""
+    """Check a span, and cut it at the present."""
     begin, end = to_milliseconds(since, "since"), to_milliseconds(until, "until")
     if end < begin:
         raise ConfigurationError(f"until ({until.isoformat()}) is before since ({since.isoformat()}): swap them")
@@ -406,7 +406,7 @@ def _span(since: datetime, until: datetime, now: int) -> tuple[int, int]:
 
 
 def _changeable(found: FoundSchedule, name: str) -> ScheduleRow:
-    """Not what live workers declare: they would change it back."""
+    """Refuse a change of a schedule that live workers declare: they would change it back."""
     assert found.row is not None
     if found.refused:
         raise InvalidState(

@@ -84,7 +84,7 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Makes plans of starts: checks what was given, and finds what the rows are to hold."""
+    """Makes plans of starts: checks arguments and options."""
 
     def __init__(self, workflows: dict[str, Workflow[Any, Any]], payloads: Payloads, settings: Settings) -> None:
         self._workflows = workflows
@@ -101,8 +101,8 @@ class Planner:
     async def plan(
         self, connected: Connected, workflow: Workflow[Any, Any] | str, options: ChildKeywords, joins: bool = False
     ) -> Plan:
-        """What the starts of one call have in common. ``joins``: they join a transaction of the caller's, whose
-        connection may be the only one there is, so that nothing may be waited for."""
+        """Return what the starts of one call have in common. ``joins``: they join a transaction of the caller, which
+        may hold the only connection, so that no query may be waited for."""
         code = self.code(workflow)
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)
@@ -134,7 +134,7 @@ class Planner:
         return Plan(shape, encode, code.output_type)
 
     def code(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
-        """The code that is meant; None: it is named, and not here."""
+        """Return the code of a workflow; None if only its name is known."""
         if isinstance(workflow, str):
             return self._workflows.get(workflow)
         if not isinstance(workflow, Workflow):
@@ -144,7 +144,7 @@ class Planner:
         return workflow
 
     def _plan_by_name(self, definition: Definition, options: ChildKeywords) -> Plan:
-        """A trigger without the code: checked against the stored definition."""
+        """Plan a start without the code, checked against the stored definition."""
         name = definition.name
         if definition.graph is not None:
             _refuse_for_dag(name, options)
@@ -216,7 +216,7 @@ def _check_start(given: ChildKeywords) -> None:
 
 
 ONE_INPUT = "; the input is one value, before the options: a dict, a dataclass"
-"""What is said beside an option that a start does not have: it may be meant as a part of the input."""
+"""A hint for an unknown option, which may be meant as a part of the input."""
 
 
 def refuse_more(called: str, taken: str, more: tuple[Any, ...]) -> None:
@@ -229,7 +229,7 @@ def refuse_more(called: str, taken: str, more: tuple[Any, ...]) -> None:
 
 
 def conflicting_keys(runs: Sequence[NewRun], payloads: Payloads) -> list[str]:
-    """The keys that were used before, for a run with another input: what was given now is used for nothing."""
+    """Return the keys that were used before for a run with another input."""
     return [run.key for run in runs if run.earlier is not None and run.key is not None and _differs(run, payloads)]
 
 
@@ -238,9 +238,9 @@ def _differs(run: NewRun, payloads: Payloads) -> bool:
     earlier, format_ = run.earlier
     if earlier == run.input:
         return False
-    try:  # the same may be written in another order, or sealed anew
+    try:  # the same may be written in another order, or encoded again
         return bool(payloads.plain(earlier, format_, "") != payloads.plain(run.input, run.shape.format, ""))
-    except Exception:  # a codec of the user's has a word in it
+    except Exception:  # an error of the application's codec
         return False
 
 
@@ -264,7 +264,7 @@ def _refuse_input(value: Any, name: str) -> None:
 
 
 _PATIENCE = 5.0
-"""Seconds a start rides out trouble before its caller hears of it; the id is ours, so repeating is safe."""
+"""Seconds for which a start is repeated in an outage; the id is made here, so repeating is safe."""
 
 Item = tuple[NewRun, "asyncio.Future[str]"]
 
@@ -287,11 +287,11 @@ class Starter:
         self._settings = settings
         self._logger = logger
         self._switchboard = switchboard
-        # Starts with a key may have to wait for somebody else's commit; those without must not wait with them.
+        # Starts with a key may have to wait for another transaction; those without must not wait with them.
         self._queues: dict[bool, list[Item]] = {False: [], True: []}
         self._senders: dict[bool, asyncio.Task[None] | None] = {False: None, True: None}
         self._waiting: dict[asyncio.Task[None], tuple[str, str]] = {}
-        """Starts that wait for somebody's commit, each by itself, and the workflow and key of each."""
+        """Starts that wait for another transaction, each by itself, and the workflow and key of each."""
         self._over = False
 
     async def start(self, run: NewRun) -> str:
@@ -354,7 +354,7 @@ class Starter:
         return done.run_id
 
     def drop(self) -> list[asyncio.Task[None]]:
-        """Start nothing more; whoever waits is told so. The tasks, to be cancelled."""
+        """Fail all pending starts. Return the tasks, to be cancelled."""
         self._over = True
         for items in self._queues.values():  # a sender that is cancelled before its first step cannot tell them
             _fail(items, AppClosed())
@@ -372,7 +372,7 @@ class Starter:
             raise
 
     def _wait_apart(self, item: Item) -> None:
-        """Start it by itself, however long somebody holds its key, unless its caller is cancelled."""
+        """Start it by itself, waiting for the transaction that holds its key, unless its caller is cancelled."""
         if self._over:
             _fail([item], AppClosed())
             return
@@ -415,7 +415,7 @@ class Starter:
             self._started(runs, ids)
 
     async def _send_one_by_one(self, items: list[Item]) -> None:
-        """One bad start must not fail its neighbours."""
+        """Start each by itself, so that one bad start does not fail the others."""
         try:
             for item in items:
                 await self._send_batch([item])
@@ -430,7 +430,7 @@ class Starter:
         return await patiently(call, "start", self._logger, self._clock, _PATIENCE)
 
     def _started(self, runs: Sequence[NewRun], ids: Sequence[str]) -> None:
-        """The runs are committed: wake workers, and tell whoever wants to know."""
+        """Wake workers and notify observers of committed runs."""
         self._wake(runs)
         if self._observers is not None:
             self._observers.starts(runs, ids)
@@ -457,7 +457,7 @@ def _fail(items: list[Item], error: BaseException) -> None:
 def check_debounce(
     debounce: Seconds | None, longest: Seconds | None, key: str | None, connection: Any, options: ChildKeywords
 ) -> Debounce | None:
-    """What was asked for, or an error that says why it cannot be; None: a start like any other."""
+    """Check the debouncing of a start; None without any."""
     if debounce is None:
         if longest is not None:
             raise ConfigurationError("debounce_max goes with debounce: start(…, key=…, debounce=5, debounce_max=60)")
@@ -481,7 +481,7 @@ def check_debounce(
 
 
 def debounced(plan: Plan, debounce: Debounce) -> Plan:
-    """The plan of a start that waits. A dag run has begun when it is started, and cannot be changed any more."""
+    """Return the plan of a debounced start. Dags are refused: their runs begin when they are started."""
     if plan.graph is not None:
         raise ConfigurationError(
             f"{plan.shape.workflow!r} is a dag, whose start takes no debounce: debounce a task that starts it"
@@ -490,11 +490,11 @@ def debounced(plan: Plan, debounce: Debounce) -> Plan:
 
 
 _FRESH = 0.5
-"""Seconds for which an answer is taken as it is: with the next start after them, a change is known within a second."""
+"""Seconds for which an answer is used, so that a change applies within a second."""
 
 
 class Bounds:
-    """The bounds of queues; made with the connection."""
+    """The bounds of queues (``max_ready``), cached."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -502,14 +502,14 @@ class Bounds:
         self._bounds: dict[str, int] = {}
         self._asked_at = float("-inf")
         self._asks = self._answered = self._outdated = 0
-        """How often it was asked; the last question that was answered; the last one before something was said here."""
+        """The number of queries; the last one answered; the last one before a change was made here."""
         self._asking: asyncio.Task[None] | None = None
         self.known = False
-        """Whether there was an answer yet."""
+        """Whether there is an answer since the last change here."""
 
     async def learn(self) -> None:
-        """Ask, and wait for the answer. An answer that a younger question has overtaken is of no use, and one to a
-        question that is older than what was said here makes nothing known."""
+        """Query the bounds. An answer is dropped if a later query was answered before, and does not count as known if a
+        change was made here since its query."""
         self._asks += 1
         this, asked_at = self._asks, self._clock.now()
         bounds = await self._store.queue_bounds()
@@ -519,7 +519,7 @@ class Bounds:
             self.known = True
 
     def forget(self) -> None:
-        """Something was said about a queue here: the next start asks first, also if a question is under way."""
+        """Note a change of a queue made here: the next start queries first."""
         self._outdated, self.known = self._asks, False
 
     def of(self, runs: Sequence[NewRun]) -> Bound | None:
@@ -540,7 +540,7 @@ class Bounds:
             self._asked_at = self._clock.now()  # what was known holds until the database is back
 
     def drop(self) -> list[asyncio.Task[None]]:
-        """The task that asks, to be cancelled."""
+        """Return the task of a query, to be cancelled."""
         return [] if self._asking is None else [self._asking]
 
 

@@ -1,4 +1,4 @@
-"""The verbs of an application for code without an event loop: a thread runs one, and each call waits for its answer."""
+"""The application for code without an event loop: a thread runs one, and each call waits for its answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ C = TypeVar("C", covariant=True)
 
 @shows_options
 class SyncApp:
-    """What ``app.sync`` is: the verbs of the application for code without an event loop."""
+    """``app.sync``: the methods of the application for code without an event loop."""
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
@@ -186,16 +186,15 @@ class SyncApp:
             self._thread.join()
 
     async def stopped(self) -> None:
-        """Wait in an event loop until the thread has ended. It does so by itself, also if nobody waits for it any
-        more."""
+        """Wait in an event loop until the thread has ended. If cancelled, the thread still ends."""
         if not self.forked:
             self._tell_to_stop()
             await asyncio.wrap_future(self._ended)
             self._thread.join()
 
     def call(self, coroutine: Coroutine[Any, Any, T], connection: Any = None) -> T:
-        """Wait for a coroutine that runs in the thread. Interrupted, it is cancelled. What it does on a connection of
-        the caller's is done here meanwhile."""
+        """Wait for a coroutine that runs in the thread; an interruption cancels it. Statements on a connection of the
+        caller are executed here."""
         if self.forked:
             return self._app.sync.call(coroutine, connection)
         if asyncio._get_running_loop() is not None:
@@ -267,7 +266,7 @@ def awaited(coroutine: Coroutine[Any, Any, Any]) -> str:
 
 
 def _promise() -> concurrent.futures.Future[Any]:
-    """A future that a thread will fulfil, and that nobody who waits for it can cancel."""
+    """Make a future that a thread will fulfil, and that waits cannot cancel."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()
     return future

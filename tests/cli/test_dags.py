@@ -189,7 +189,7 @@ def test_a_cancelled_dag_run_is_undone_and_retried_from_its_start_only(stepfast:
     run = stepfast.json("show", run_id)
     assert (run["status"], run["reason"]) == ("compensated", "cancelled")
     assert [step["status"] for step in run["steps"] if step["name"] == "boss_ok"] == ["cancelled"]
-    assert "cannot go on from its records" in stepfast.error("retry", run_id, code=1)
+    assert "cannot continue from its records" in stepfast.error("retry", run_id, code=1)
     again = stepfast("retry", run_id, "--from-start").stdout.strip()
     shop.drain("fulfil")
     stepfast("signal", again, "boss_ok", "true")
@@ -227,7 +227,7 @@ def test_a_failed_dag_run_continues_where_it_was(stepfast: Verbs, shop: Shop) ->
     )
     run_id = shop.started("small", module="sewing")
     sentence = stepfast.json("show", run_id)["why"]
-    assert f"`stepfast retry {run_id}` lets it go on with the steps that did not complete." in sentence
+    assert f"`stepfast retry {run_id}` continues it with the steps that did not complete." in sentence
     shop.write("needle", "")
     assert stepfast("retry", run_id).stdout.split() == [run_id]
     plan, sew, wear = steps_of(stepfast("show", run_id).stdout)
@@ -243,7 +243,7 @@ def test_a_dag_run_is_paused_and_resumed(stepfast: Verbs, shop: Shop) -> None:
     shop.drain("fulfil")
     text = stepfast("show", run_id).stdout
     assert [line.split()[2:4] for line in steps_of(text) if "boss_ok" in line] == [["boss_ok", "paused"]]
-    assert f"An operator paused it; `stepfast resume {run_id}` lets it go on." in text
+    assert f"An operator paused it; `stepfast resume {run_id}` resumes it." in text
     assert [run["id"] for run in stepfast.json("runs", "--status", "paused")] == [run_id]
     [told] = stepfast.json("resume", run_id)
     assert (told["resumed"], told["status"]) == (True, "running")

@@ -36,7 +36,7 @@ def test_one_look_tells_of_runs_queues_workers_and_failures(stepfast: Verbs, sho
     shop.call(lambda app: app.drain(queues=["refuse"]))
     stepfast("queue", "pause", "vip")
     text = stepfast("top", "--once").stdout
-    for word in ("1 ready", "0 running", "vip", "paused", "nobody", "1 failed", "ValueError", "answered in"):
+    for word in ("1 ready", "0 running", "vip", "paused", "none", "1 failed", "ValueError", "answered in"):
         assert word in text, text
     assert "s3cret" not in text and "\x1b" not in text
     found = stepfast.json("top", "--once")
@@ -180,7 +180,7 @@ def test_numbers_are_written_out() -> None:
 
 def test_what_was_done(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
-    assert "nobody has done anything" in stepfast("audit").stderr
+    assert "no action was carried out" in stepfast("audit").stderr
 
     async def pause(app: Stepfast) -> None:
         for queue in ("mail", "hold"):

@@ -26,9 +26,9 @@ def test_queues_for_people(stepfast: Verbs, shop: Shop) -> None:
     answer = stepfast("queues")
     header, mail, order = answer.stdout.splitlines()
     assert header.split()[:6] == ["queue", "state", "ready", "running", "waiting", "delayed"]
-    assert mail.split()[:6] == ["mail", "open", "1", "0", "0", "1"] and "NOBODY SERVES IT" in mail
+    assert mail.split()[:6] == ["mail", "open", "1", "0", "0", "1"] and "NO WORKER" in mail
     assert order.split()[:6] == ["order", "open", "3", "0", "0", "0"] and "harbour:1" in order
-    assert "queue 'mail' has 1 ready, and nobody serves it" in answer.stderr
+    assert "queue 'mail' has 1 ready, and no live worker serves it" in answer.stderr
     assert "'order'" not in answer.stderr
 
 
@@ -57,7 +57,7 @@ def test_a_queue_is_held_and_goes_on(stepfast: Verbs, shop: Shop) -> None:
 
 def test_a_queue_that_nothing_has_named_is_held_with_a_word(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
-    assert "nothing has named a queue 'odrer'" in stepfast("queue", "pause", "odrer").stderr
+    assert "names queue 'odrer' so far; it is paused nevertheless" in stepfast("queue", "pause", "odrer").stderr
 
 
 # -- limits
@@ -84,10 +84,10 @@ def test_limits_are_shown_and_set(stepfast: Verbs, shop: Shop) -> None:
     [
         ("--concurrency", "0", "at least 1"),
         ("--concurrency", "-1", "whole number or none"),
-        ("--rate", "100", "is no rate"),
+        ("--rate", "100", "is not a rate"),
         ("--rate", "0/s", "at least 1"),
         ("--rate", "5/fortnight", "is not a time"),
-        ("--key-rate", "x/s", "is no rate"),
+        ("--key-rate", "x/s", "is not a rate"),
     ],
 )
 def test_bad_limits_are_refused(stepfast: Verbs, shop: Shop, option: str, value: str, what: str) -> None:
@@ -145,7 +145,7 @@ def test_why_a_ready_run_is_not_taken(stepfast: Verbs, shop: Shop) -> None:
     shop.play(log)
     assert "has started 1 in the last 1 h, which is its rate; the next may start in 5" in why(stepfast, run_id)
     stepfast("queue", "pause", "order")
-    assert "its queue 'order' is paused: `stepfast queue resume order` lets it go on" in why(stepfast, run_id)
+    assert "its queue 'order' is paused: `stepfast queue resume order` resumes it" in why(stepfast, run_id)
 
 
 # -- schedules
@@ -212,7 +212,7 @@ def test_trigger_starts_a_run_that_tells_its_schedule(made: Verbs, shop: Shop) -
     run_id = made("schedule", "trigger", "nightly").stdout.strip()
     shop.drain()
     assert made.json("show", run_id)["status"] == "completed"
-    assert "nightly, triggered by somebody" in made("show", run_id).stdout
+    assert "nightly, triggered by hand" in made("show", run_id).stdout
 
 
 def test_backfill_prints_the_runs_and_may_be_repeated(made: Verbs) -> None:

@@ -21,7 +21,7 @@ from stepfast.console import console
 from stepfast.console.app import ROUTES, Console
 from stepfast.model.bulk_actions import CANCEL
 from stepfast.monitoring import audit
-from stepfast.monitoring.changes import seen_anew
+from stepfast.monitoring.changes import forget_cached
 from stepfast.store import queries
 from stepfast.store.lock_timeout import RowsHeld, brief
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
@@ -81,7 +81,7 @@ async def test_queues_are_shown_paused_limited_and_resumed(scene: Scene) -> None
     assert (info.paused, info.concurrency, info.rate) == (True, 5, Rate(10, per=60))
     assert "5 at once (set), 10 per 1 min (set)" in await scene.page("/queues")
     refused = await scene.post("/queues/limits", 400, queue="order", rate="often")
-    assert "no rate" in refused["error"]
+    assert "not a rate" in refused["error"]
     await scene.post("/queues/limits", 400, queue="order")
     await scene.post("/queues/limits", queue="order", reset="1")
     assert "Workers claim its runs again" in await scene.page("/queues/confirm/resume?queue=order")
@@ -100,7 +100,7 @@ async def test_workers_and_the_system(scene: Scene) -> None:
     assert {check["check"] for check in system["checks"]} >= {"connection", "schema", "workers"}
     assert "runs" in {table["name"] for table in system["tables"]}
     async with scene.app.worker(concurrency=7):
-        await seen_anew(scene.app)
+        await forget_cached(scene.app)
         assert "0 of 7" in await scene.page("/workers")
         [worker] = await scene.json("/workers")
         assert (worker["concurrency"], worker["state"]) == (7, "live")
@@ -109,7 +109,7 @@ async def test_workers_and_the_system(scene: Scene) -> None:
 async def test_schedules_are_shown_paused_resumed_and_triggered(scene: Scene) -> None:
     assert "No schedules" in await scene.page("/schedules")
     await scene.app.put_schedule("a/b <i>", "order", cron="0 3 * * *", input="tea")
-    await seen_anew(scene.app)
+    await forget_cached(scene.app)
     [shape] = await scene.json("/schedules")
     assert shape["cron"] == "0 3 * * *" and len(shape["times"]) == 5
     page = await scene.page("/schedules")
@@ -213,7 +213,7 @@ async def test_runs_are_not_chosen_by_nothing_or_by_a_text(scene: Scene) -> None
 async def test_a_run_is_started_from_a_form(scene: Scene) -> None:
     assert "No workflow is known" in await scene.page("/start")
     await scene.app.start("order", "tea")
-    await seen_anew(scene.app)
+    await forget_cached(scene.app)
     assert 'name="field."' in await scene.page("/start?workflow=order")
     filled: Any = {"field.": "milk", "key": "k-1", "tags": "eu, vip", "delay": "5m"}
     first = await scene.post("/start", workflow="order", **filled)
@@ -530,9 +530,7 @@ async def test_a_run_that_somebody_holds_is_left_alone(postgres_url: str) -> Non
             for action in ("cancel", "pause"):
                 answer = await client.post(f"/runs/{run.id}/{action}", headers=OWN)
                 assert answer.status_code == 503
-                assert (
-                    "nothing was done: another transaction held what this is about for more than 1.5 s" in answer.text
-                )
+                assert "nothing was done: another transaction locked its rows for more than 1.5 s" in answer.text
         assert (await run.info()).status == "queued"
         [(outcome, said), _] = await outcomes(client)
         assert outcome == "refused" and said.startswith("nothing was done")
@@ -546,7 +544,7 @@ async def test_without_a_line_in_the_audit_nothing_is_done(postgres_url: str) ->
         async with held(postgres_url, "LOCK TABLE stepfast.audit IN ACCESS EXCLUSIVE MODE"):
             answer = await client.post(f"/runs/{run.id}/cancel", headers=OWN | JSON)
         assert answer.status_code == 503
-        assert answer.json()["error"].startswith("nothing was done: its line could not be written into the audit")
+        assert answer.json()["error"].startswith("nothing was done: its entry could not be written into the audit")
         assert (await run.info()).status == "queued" and await outcomes(client) == []
 
 

@@ -61,7 +61,7 @@ async def test_nothing_is_said_of_a_run_that_somebody_has(
     run = await app.start(ship)
     async with app.worker():
         await gate.reached()
-        with pytest.raises(TimeoutError, match="it goes on, and result\\(\\) may be called again"):
+        with pytest.raises(TimeoutError, match="it continues, and result\\(\\) may be called again"):
             await run.result(timeout=0.05)
         gate.open()
         await run.result(timeout=20)

@@ -202,7 +202,7 @@ async def test_an_unfinished_line_is_cut_off_and_two_do_not_write_at_once(app: S
     from stepfast.retention import open_archive
 
     async with open_archive(path, await app.store()):
-        with pytest.raises(ConfigurationError, match="somebody else"):
+        with pytest.raises(ConfigurationError, match="another process is writing"):
             await app.prune(0, archive=path)
 
 

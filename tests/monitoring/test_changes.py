@@ -12,7 +12,7 @@ import pytest
 from stepfast import Context, Settings, Stepfast
 from stepfast.errors import DatabaseUnavailable
 from stepfast.monitoring import changes, queue_stats
-from stepfast.monitoring.changes import LISTS, News, TabPace, glance_of, news_of, onlooker, seen_anew
+from stepfast.monitoring.changes import LISTS, News, TabPace, forget_cached, glance_of, news_of, onlooker
 from stepfast.monitoring.queue_stats import Hour, depths_of
 from tests.monitoring.conftest import MakeApp
 
@@ -244,7 +244,7 @@ async def test_queues_stand_as_the_application_tells_it(make_app: MakeApp, monke
     assert (found.queues[0].oldest, found.queues[1].oldest is not None) == (None, True)
     assert (found.ended, found.full) == ({"mail": 1}, False)
     monkeypatch.setattr(queue_stats, "MOST", 1)
-    await seen_anew(app)
+    await forget_cached(app)
     found = await depths_of(onlooker(app))
     assert (found.queues[1].ready, found.full) == (1, True)
 

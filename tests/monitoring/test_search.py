@@ -11,7 +11,7 @@ import pytest
 from stepfast import Context, Stepfast, step
 from stepfast.errors import InvalidInput
 from stepfast.monitoring import search
-from stepfast.monitoring.changes import glance_of, onlooker, seen_anew
+from stepfast.monitoring.changes import forget_cached, glance_of, onlooker
 from stepfast.monitoring.search import count_runs, family_of, find_runs, list_runs
 from stepfast.store.answers import Alike
 from tests.monitoring.conftest import MakeApp
@@ -122,7 +122,7 @@ async def test_what_is_read_is_shared_until_somebody_changes_something(app: Step
     assert {tab.status for tab in tabs} == {"queued"}
     assert glance.remembered.asked == 1
     await run.cancel()
-    await seen_anew(app)
+    await forget_cached(app)
     assert await watching.get(run.id).status() == "cancelled"
 
 

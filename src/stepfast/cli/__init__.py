@@ -1,6 +1,6 @@
-"""The command line: one file per group of verbs, and here the list of them all.
+"""The command line: one module per group of commands, and here the list of all commands.
 
-Data goes to stdout, everything said about it to stderr. The exit codes are in ``exits.py``.
+Data goes to stdout, everything said about it to stderr. The exit codes are in ``exit_codes.py``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def stepfast(
 def main() -> None:
     """The command line, when the packages it needs are there; called by ``__main__``."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this, as by ``2>&-``
+        if getattr(sys, name) is None:  # closed by the parent process, as by ``2>&-``
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     with writing_to(sys.stdout):
         cli(prog_name="stepfast")

@@ -182,10 +182,10 @@ async def audit(
     limit: Annotated[int, option("--limit", "-n", min=1, max=10_000, help="Lines, the newest first. (50)")] = 50,
     before: Annotated[str | None, option("--before", metavar="ID", help="The last line of the page before.")] = None,
 ) -> None:
-    """List what was done by the console: when, who, what, to which run, queue or schedule, from where, what came of it.
+    """List the actions of the console: when, who, what, on which run, queue or schedule, from where, with which
+    outcome.
 
-    Unknown says that nothing was heard of it any more, as of a process that was killed: it may or may not have been
-    done.
+    The outcome "unknown" is that of a process that was killed: the action may or may not have been carried out.
     """
     async with session.reading() as app:
         found = await (await app.store()).audit(which, None if before is None else check_id(before), limit)
@@ -196,7 +196,7 @@ async def audit(
         if len(found) == limit:
             say(f"more: --before {found[-1].id}")
     else:
-        say("nobody has done anything by the console")
+        say("no action was carried out in the console")
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
@@ -211,10 +211,10 @@ async def stats(
     session: Session,
     since: Annotated[float, time_option("--since", help="How far to look back. (1h)")] = 3600.0,
 ) -> None:
-    """Tell what has happened lately: runs by workflow, queue and status, failures by error, the slowest steps.
+    """Show what happened lately: runs by workflow, queue and status, failures by error, the slowest steps.
 
-    Unfinished runs are counted whenever they were started, others if they ended within the span. Every question to the
-    database is bounded: where there is more, the newest 20 000 runs are told of, and that is said.
+    Unfinished runs are counted whenever they were started, others if they ended within the span. The queries are
+    bounded: where there are more, the newest 20 000 runs are counted, and a line says so.
     """
     async with session.looking() as app:
         found = await app.stats(since)
@@ -229,7 +229,7 @@ async def stats(
     _write_steps(found)
     if not found.complete:
         newest, back = count(found.looked_at, "run"), lasting(found.reaches or 0)
-        say(f"what has ended is told of the newest {newest}, which go back {back}; there were more")
+        say(f"ended runs are counted among the newest {newest}, which go back {back}; there were more")
 
 
 def _write_runs(found: Stats) -> None:

@@ -1,4 +1,4 @@
-"""What all verbs share: the database, the namespace and the application, options, and how errors become exit codes."""
+"""What all commands share: the database, the namespace and the application, options, and exit codes of errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ KeyOption = Annotated[
 
 
 def option(*names: str, help: str | None = None, **more: Any) -> Any:
-    """An option whose default is not worth a word."""
+    """An option whose default is not shown."""
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
@@ -93,7 +93,7 @@ def json_argument(text: str | None, what: str) -> Any:
 
 
 CHILD_URL = "STEPFAST_CHILD_URL"
-"""How a worker process tells the ones it keeps what was given as --url."""
+"""Passes the value of --url to worker processes that this process starts."""
 UrlOption = Annotated[
     str | None,
     option(
@@ -120,7 +120,7 @@ class Session:
     json: bool = False
 
     def with_options(self, url: str | None, namespace: str | None, code: str | None, json: bool) -> Session:
-        """Options may stand before the verb or after it; after it they win."""
+        """Return the options given before the command, replaced by those after it."""
         return Session(
             self.url if url is None else url,
             self.namespace if namespace is None else namespace,
@@ -129,10 +129,9 @@ class Session:
         )
 
     def application(self, codec: UnreadablePayload | None = None) -> Stepfast:
-        """The code's application, with what was said on the command line put in place of what it says; or one without
-        code, which never makes tables by itself."""
+        """Return the application of the code, changed by the options; or one without code, which makes no tables."""
         if self.url is not None:
-            parse_url(self.url)  # an empty one is a mistake, not a wish for the default
+            parse_url(self.url)  # an empty one is a mistake, and does not mean the default
         if self.code is None:
             return Stepfast(self.url, self.namespace, auto_migrate=False, codec=codec)
         app = load_app(self.code)
@@ -157,7 +156,7 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Stepfast]:
-        """An application that only looks: it makes neither tables nor files."""
+        """An application that only reads: it makes neither tables nor files."""
         app = self.application(codec=UnreadablePayload())
         SafeCodec.around(app._payloads)
         app.redirect(auto_migrate=False)
@@ -168,8 +167,7 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def looking(self) -> AsyncIterator[Stepfast]:
-        """An application for lists and pictures: a payload that cannot be read does not keep the rest from being
-        shown."""
+        """An application for lists and drawings: a payload that cannot be read is replaced by a note."""
         async with self.reading() as app:
             shown = copy.copy(app)
             shown._payloads = TolerantPayloads.like(app._payloads)
@@ -177,8 +175,8 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def operating(self) -> AsyncIterator[Stepfast]:
-        """An application that looks and acts, and makes neither tables nor files. Without the code, what passed through
-        a codec is shown as not readable."""
+        """An application that reads and changes runs, and makes neither tables nor files. Without the code, payloads
+        that passed through a codec are shown as not readable."""
         app = self.application()
         SafeCodec.around(app._payloads)
         app.redirect(auto_migrate=False)
@@ -191,7 +189,7 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def store(self, app: Stepfast) -> AsyncIterator[Store]:
-        """The database whatever its tables look like."""
+        """The database, in any state of its tables."""
         _warn_if_unnamed(app)
         store = open_store(app.url, app.namespace, app.settings)
         await store.open()
@@ -210,13 +208,12 @@ async def _closing(app: Stepfast) -> AsyncIterator[Stepfast]:
 
 
 def absent_file(app: Stepfast) -> str | None:
-    """The SQLite file that is not there: opening it would create it."""
+    """Return the path of an SQLite file that does not exist; opening it would create it."""
     path = app.url.path
     return path if app.url.kind == "sqlite" and path is not None and not os.path.exists(path) else None
 
 
 def _warn_if_unnamed(app: Stepfast) -> None:
-    """Nobody said which database: what is found or started there may be in the wrong place."""
     if not app.url_named:
         say(f"warning: {unnamed(app.url, '--url')}")
 
@@ -231,11 +228,11 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")]
 
 _NEWS_EVERY = 5.0
-"""Seconds between two words on how far it is, where there is no terminal."""
+"""Seconds between two lines on the progress, without a terminal."""
 
 
 def consent(question: str, yes: bool) -> None:
-    """Go on only if somebody says so. Where nobody can be asked, --yes has to have been given."""
+    """Ask for confirmation. Without a terminal, --yes is needed."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -244,7 +241,7 @@ def consent(question: str, yes: bool) -> None:
 
 
 class Bar:
-    """How far it is: a bar on a terminal, a line now and then elsewhere. Always on stderr."""
+    """The progress on stderr: a bar on a terminal, else a line now and then."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -269,7 +266,7 @@ class Bar:
             self._bar.stop()
 
     def at(self, done: int) -> None:
-        """So many are done. There may be more of them by now than were counted before."""
+        """Show how many are done. There may be more by now than were counted."""
         self.done = done
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=max(done, self._total))
@@ -280,7 +277,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The options that choose runs. A verb with a parameter of this type has them all (``verbs.py``)."""
+    """The options that select runs. A command with a parameter of this type has them all."""
 
     workflow: Annotated[str | None, option("--workflow", "-w", help="Instead of ids: all runs of this workflow.")] = (
         None
@@ -331,7 +328,7 @@ def choice_parameters() -> list[inspect.Parameter]:
 
 
 def taken_from(given: dict[str, Any]) -> Choice:
-    """What was chosen; its options are taken out of what was given to a verb."""
+    """Take the options that select runs out of those of a command."""
     return Choice(**{field.name: given.pop(field.name) for field in fields(Choice)})
 
 
@@ -351,7 +348,7 @@ _SHARED = (
 
 
 def add_verb(cli: typer.Typer, function: Verb, without: Collection[str] = ()) -> None:
-    """Make the function a command of its own name; ``without`` names the shared options it has no use for."""
+    """Make the function a command of its own name; ``without`` names shared options that it does not take."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     chooses = [p.name for p in own if p.annotation is Choice]
     own = [each for p in own for each in (choice_parameters() if p.annotation is Choice else [p])]

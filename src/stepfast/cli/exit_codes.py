@@ -1,4 +1,4 @@
-"""Exit codes: what each means, which error gives which, and how an error is told."""
+"""Exit codes: what each means, which error gives which, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ def exit_code(error: BaseException) -> int:
 
 
 _TYPED = {"retry(from_start=True)": "`stepfast retry --from-start`", "cron= or every=": "`--cron` or `--every`"}
-"""What errors say for Python, and what is typed here instead."""
+"""Calls in error messages, and the commands that replace them here."""
 
 
 def as_typed(text: str) -> str:
-    """A sentence that names a call, with the command in its place."""
+    """Return a message with commands in place of Python calls."""
     for call, command in _TYPED.items():
         text = text.replace(call, command)
     return text
 
 
 def complain(error: BaseException | str) -> None:
-    """Tell of an error in one sentence, never with a password."""
+    """Print an error as one sentence, without passwords."""
     put(f"error: {printable(scrub(as_typed(str(error))))}", sys.stderr)
 
 
 def put(text: str, stream: TextIO) -> None:
-    """Write a line, in the middle of other work. A reader that has gone away, as after ``| head -1``, does not stop it:
-    nobody could tell how much of it was done."""
+    """Write a line, in the middle of other work. A reader that has gone away, as after ``| head -1``, does not stop
+    that work halfway."""
     try:
         print(text, file=stream)
     except BrokenPipeError:
@@ -78,15 +78,15 @@ def put(text: str, stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Let everything that is written from now on, or was and is still held back, go nowhere."""
+    """Discard all further and all buffered output of a stream."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
 @contextlib.contextmanager
 def writing_to(stream: TextIO) -> Iterator[None]:
-    """What a command writes is out when it ends. A full disk behind the stream is told in a sentence; a reader that has
-    gone away is none."""
+    """Flush the output of a command at its end. A full disk is reported as an error; a reader that has gone away is
+    not."""
     try:
         try:
             yield
@@ -104,5 +104,5 @@ def writing_to(stream: TextIO) -> Iterator[None]:
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether the sentence of an error says enough; anything else is a bug and keeps its traceback."""
+    """Whether the message of an error is enough; anything else is a bug and keeps its traceback."""
     return isinstance(error, (StepfastError, TimeoutError))

@@ -48,7 +48,7 @@ def write_value(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """A word to the person at the terminal; stdout stays clean for data. Where nobody can hear it, the work goes on."""
+    """Write a line to stderr; stdout is for data. If stderr is closed, the command continues."""
     put(printable(text), sys.stderr)
 
 
@@ -63,8 +63,8 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table; columns that are empty in every row are left out. Only the last one is folded to fit the terminal: an id
-    cut in two is of no use to anybody."""
+    """A table; columns that are empty in every row are left out. Only the last one is folded to fit the terminal, so
+    that ids are not cut."""
     shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i in shown[:-1]:

@@ -1,4 +1,4 @@
-"""``queues``, and what is asked of one queue: ``queue pause``, ``resume``, ``limits`` and ``purge``."""
+"""``queues``, and the commands for one queue: ``queue pause``, ``resume``, ``limits`` and ``purge``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.")
 
 
 async def queues(session: Session) -> None:
-    """List the queues: what is in them, since when the first waits, their limits, and who serves them."""
+    """List the queues: their runs, since when the first waits, their limits, and the workers that serve them."""
     async with session.reading() as app:
         found = await app.queues()
         workers = claiming_workers(await (await app.store()).workers())
@@ -40,21 +40,21 @@ async def queues(session: Session) -> None:
         write_table(columns, [_row(info, workers) for info in found])
         _warn(found)
     else:
-        say("no queues: nothing was started here so far, and no worker has named any")
+        say("no queues: no run was started here so far, and no worker has named a queue")
 
 
 async def pause(session: Session, name: QueueArgument) -> None:
-    """Hold a queue: no run of it is claimed from now on. What is being executed goes on; starts are taken as before."""
+    """Pause a queue: no run of it is claimed from now on. Running runs continue, and runs can be started."""
     async with session.writing() as app:
         known = name in {info.name for info in await app.queues()}
         await app.pause_queue(name)
     if not known:
-        say(f"nothing has named a queue {name!r} so far; it is paused all the same")
+        say(f"no run, workflow or worker names queue {name!r} so far; it is paused nevertheless")
     _tell(session, name, paused=True)
 
 
 async def resume(session: Session, name: QueueArgument) -> None:
-    """Let a paused queue go on."""
+    """Resume a paused queue."""
     async with session.writing() as app:
         paused = {info.name: info.paused for info in await app.queues()}
         await app.resume_queue(name)
@@ -71,7 +71,7 @@ async def limits(
     key_concurrency: KeyConcurrencyOption = None,
     key_rate: KeyRateOption = None,
     max_ready: MaxReadyOption = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Let what the code declares hold again.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Apply the limits of the code again.")] = False,
 ) -> None:
     """Show the limits of a queue, or set some. They win over what the code declares, until --reset; none lifts one."""
     texts = {
@@ -88,7 +88,7 @@ async def limits(
         shown = {} if info is None else queue_shape(info, ())
         write_json({"queue": name} | {limit: shown.get(limit) for limit in (*NAMES, "set")})
     elif info is None:
-        say(f"nothing has named a queue {name!r} so far")
+        say(f"no run, workflow or worker names queue {name!r} so far")
     else:
         print(limits_in_words(info) or "no limits")
 
@@ -101,8 +101,8 @@ def _typed(name: str, text: str) -> int | Rate | None:
 
 
 async def purge(session: Session, name: QueueArgument, dry_run: DryRunOption = False, yes: YesOption = False) -> None:
-    """Cancel what waits in a queue: runs that are queued, ready or put off. They are counted, it is asked, and done in
-    batches; it can be interrupted and repeated. What is being executed, or waits for something, goes on."""
+    """Cancel the queued runs of a queue, ready or delayed. They are counted, and after confirmation cancelled in
+    batches; this can be interrupted and repeated. Running and waiting runs continue."""
     check_queue(name)
     choice = Choice(queue=name, status=status.QUEUED, dry_run=dry_run, yes=yes)
     await apply_to_selected(session, choice, CANCEL)
@@ -129,6 +129,6 @@ def _warn(found: Sequence[QueueInfo]) -> None:
     for info in found:
         if info.ready and not info.workers:
             say(
-                f"queue {info.name!r} has {info.ready} ready, and nobody serves it: start a worker for it with "
+                f"queue {info.name!r} has {info.ready} ready, and no live worker serves it: start one with "
                 f"`stepfast worker module:app --queues {info.name}`"
             )

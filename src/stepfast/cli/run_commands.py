@@ -28,9 +28,8 @@ Told = dict[str, Any]
 async def each_run(
     session: Session, ids: Sequence[str], word: str, ask: Callable[[Run[Any]], Awaitable[tuple[str, Told]]]
 ) -> None:
-    """Ask every run. What went well is printed, by the id that ``ask`` gives; for scripts each run is told of, with
-    ``word`` saying whether it was done. Exits with the code of the worst refusal. A name that could mean several runs
-    stops all of it before anything is asked."""
+    """Call ``ask`` for each run, and print the ids that it returns; JSON lists every run, with ``word`` saying whether
+    it was done. Exits with the code of the worst refusal. An ambiguous id stops all of it before any call."""
     told: list[Told] = []
     code = 0
     async with session.writing() as app:
@@ -55,7 +54,7 @@ async def each_run(
 
 
 async def _named(app: Stepfast, ids: Sequence[str]) -> dict[str, Run[Any] | RunNotFound]:
-    """Each run once, however often and however shortened it is named."""
+    """Return each run once, although several of the ids may be beginnings of its id."""
     found: dict[str, Run[Any] | RunNotFound] = {}
     for text in ids:
         try:
@@ -101,9 +100,9 @@ async def signal(
 
 async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
     """End runs: at once, or after the step that is being executed. Their children are cancelled too, and completed
-    steps undone where they say how. Prints the ids of those it was asked of.
+    steps undone where they have an undo. Prints the ids of cancelled runs.
 
-    With --workflow, --status … all runs that fit: counted, asked, and ended in batches.
+    With --workflow, --status … all runs that fit: counted, and after confirmation ended in batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
@@ -117,10 +116,9 @@ async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) ->
 
 
 async def pause(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
-    """Hold runs, from their next step on, until they are resumed. Signals are kept for them, and a sleep goes on.
-
-    Prints the ids of those it was asked of. With --workflow, --status … all runs that fit: counted, asked, and held in
-    batches.
+    """Pause runs, from their next step on, until they are resumed. Signals are kept for them, and sleeps are not
+    extended. Prints the ids of paused runs. With --workflow, --status … all runs that fit: counted, and after
+    confirmation paused in batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
@@ -133,10 +131,10 @@ async def pause(session: Session, choice: Choice, runs: RunsOrChoice = None) -> 
 
 
 async def resume(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
-    """Let paused runs go on. One that asks again and again whether something is so (ctx.wait_until) asks at once.
+    """Resume paused runs. A run in ctx.wait_until checks at once.
 
-    Prints the ids of those that go on. With --workflow, --tag … all paused runs that fit: counted, asked, and let go
-    in batches.
+    Prints the ids of those that continue. With --workflow, --tag … all paused runs that fit: counted, and after
+    confirmation resumed in batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
@@ -162,7 +160,7 @@ async def reschedule(
     a step.
 
     Prints the ids of those that were moved. With --workflow, --status … all runs that fit and can be moved: counted,
-    asked, and moved in batches.
+    and after confirmation moved in batches.
     """
     if delay is None and at is None and priority is None:
         delay = 0
@@ -186,7 +184,7 @@ def _can_be_moved(row: RunRow) -> bool:
 
 
 def _is_put_off(row: RunRow) -> bool:
-    """Whether a run is not ready, but will be at a time that can be moved."""
+    """Whether a run becomes ready at a time that can be moved."""
     return _can_be_moved(row) and not row.ready
 
 
@@ -197,7 +195,7 @@ def _waits_for(row: RunRow, name: str) -> bool:
 
 
 async def _asked(run: Run[Any], later: str) -> tuple[str, Told]:
-    """How the run stands now that it was asked: a worker that has it in hand acts a little later."""
+    """Return the id and the status of a run after a request, which a worker that executes it applies later."""
     now = await run.status()
     if now == status.RUNNING:
         say(f"run {run.id} is running: {later}")
@@ -212,11 +210,12 @@ async def retry(
         bool, typer.Option("--from-start", help="Leave them as they are, and start new runs with the same input.")
     ] = False,
 ) -> None:
-    """Queue failed or cancelled runs again: recorded steps are kept, the failed one is made anew.
+    """Queue failed or cancelled runs again: recorded steps are kept, the failed one is called again.
 
     Dead letters too: stepfast runs --dead lists them. Prints the ids of what was queued. Runs whose steps were undone
-    can only be started anew, with --from-start; then the ids of the new runs are printed. With --workflow, --reason …
-    all failed runs that fit (with --status cancelled, cancelled ones): counted, asked, and queued in batches.
+    can only be started again, with --from-start; then the ids of the new runs are printed. With --workflow, --reason …
+    all failed runs that fit (with --status cancelled, cancelled ones): counted, and after confirmation queued in
+    batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:

@@ -1,4 +1,4 @@
-"""``schedules``, and what is done with one: ``schedule put|delete|pause|resume|trigger|backfill``."""
+"""``schedules``, and the commands for one: ``schedule put|delete|pause|resume|trigger|backfill``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ScheduleArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name 
 
 
 async def schedules(session: Session) -> None:
-    """List the schedules: of which workflow, when they fire, how they stand, and their next five ticks."""
+    """List the schedules: their workflow, when they fire, their state, and their next five ticks."""
     async with session.looking() as app:
         found = await app.schedules()
     if session.json:
@@ -41,8 +41,8 @@ async def put(
     every: Annotated[float | None, time_option("--every", help="Instead: between two ticks.")] = None,
     tz: Annotated[str, option("--tz", help="The time zone of --cron. (UTC)")] = "UTC",
     input: Annotated[str | None, option("--input", metavar="JSON", help="Of each run; - reads stdin.")] = None,
-    missed: Annotated[str, option("--missed", help="Ticks nobody came to: skip, latest or all. (latest)")] = "latest",
-    overlap: Annotated[str, option("--overlap", help="While a run goes on: allow or skip. (allow)")] = "allow",
+    missed: Annotated[str, option("--missed", help="Missed ticks: skip, latest or all. (latest)")] = "latest",
+    overlap: Annotated[str, option("--overlap", help="While a run is unfinished: allow or skip. (allow)")] = "allow",
     jitter: Annotated[float, time_option("--jitter", help="Put runs off by up to this.")] = 0,
     queue: Annotated[str | None, option("--queue", help="Else the workflow's own.")] = None,
     priority: Annotated[int, option("--priority", help="Of its runs; higher is sooner.")] = 0,
@@ -69,21 +69,21 @@ async def delete(session: Session, name: ScheduleArgument) -> None:
 
 
 async def pause(session: Session, name: ScheduleArgument) -> None:
-    """Hold a schedule: its ticks start nothing until it is resumed."""
+    """Pause a schedule: its ticks start no runs until it is resumed."""
     async with session.writing() as app:
         await app.pause_schedule(name)
     _tell(session, name, {"name": name, "paused": True})
 
 
 async def resume(session: Session, name: ScheduleArgument) -> None:
-    """Let a schedule go on with its next tick. Ticks that passed meanwhile are skipped."""
+    """Resume a schedule with its next tick. Ticks that passed while it was paused are skipped."""
     async with session.writing() as app:
         await app.resume_schedule(name)
     _tell(session, name, {"name": name, "paused": False})
 
 
 async def trigger(session: Session, name: ScheduleArgument) -> None:
-    """Start a run of a schedule now, beside its ticks, and print its id."""
+    """Start a run of a schedule now, in addition to its ticks, and print its id."""
     async with session.writing() as app:
         run = await app.trigger(name)
     _tell(session, run.id, {"name": name, "id": run.id})

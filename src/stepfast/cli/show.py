@@ -62,7 +62,7 @@ def write_runs(runs: Sequence[RunInfo]) -> None:
 
 
 def took(run: RunInfo) -> str:
-    """How long it has been at it, waits included."""
+    """How long it has taken so far, or took, waits included."""
     if run.started_at is None:
         return ""
     return lasting(((run.completed_at or run.read_at) - run.started_at).total_seconds())
@@ -163,7 +163,7 @@ def _outcome(step: StepInfo, run: RunInfo) -> str:
 
 _ORDERS = ("newest", "oldest")
 _CHILDREN = 20
-"""So many children are looked up; the ids of all are among the steps."""
+"""Children that are read; the ids of all are among the steps."""
 
 
 async def runs(
@@ -216,8 +216,8 @@ async def show(
     traceback: Annotated[bool, typer.Option("--traceback", help="The error with the library's own frames.")] = False,
     svg: SvgOption = None,
 ) -> None:
-    """Show one run: where it stands and why, its steps, its children, what it has set, its error; or, with --svg,
-    when it did what."""
+    """Show one run: its status and why, its steps, its children, what it has set, its error; or, with --svg, its
+    timeline."""
     if svg is not None:
         refuse_both(session, svg, "run")
         await write_timeline(session, run, svg, key)
@@ -292,7 +292,7 @@ def _schedule(run: RunInfo) -> str:
     """Which schedule started it, and for which tick."""
     if run.schedule is None:
         return ""
-    return f"{run.schedule}, " + ("triggered by somebody" if run.tick is None else f"for its tick of {clock(run.tick)}")
+    return f"{run.schedule}, " + ("triggered by hand" if run.tick is None else f"for its tick of {clock(run.tick)}")
 
 
 def _ended(run: RunInfo) -> str:

@@ -1,4 +1,4 @@
-"""``start`` and ``result``: setting a run going, and waiting for its end."""
+"""``start`` and ``result``: starting a run, and waiting for its end."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def result(
 
 @contextlib.contextmanager
 def aloud(logger: logging.Logger) -> Iterator[None]:
-    """Meanwhile warnings are for the person who waits, too: there is no other log."""
+    """Print warnings of the log while the block is executed: the command has no other log."""
     speaker = Speaker(logging.WARNING)
     logger.addHandler(speaker)
     try:
@@ -98,7 +98,7 @@ def aloud(logger: logging.Logger) -> Iterator[None]:
 
 
 class Speaker(logging.Handler):
-    """A handler of the log that tells a person at the terminal."""
+    """A handler of the log that writes to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the message as a line on stderr."""

@@ -1,4 +1,4 @@
-"""Several worker processes and the one that keeps them: starts them, passes signals on, restarts what dies.
+"""The parent of several worker processes: it starts them, passes signals on, and restarts those that die.
 
 The children are in process groups of their own, so that a Ctrl+C at the terminal reaches them once, through the parent,
 and not twice, which would mean: do not wait.
@@ -24,9 +24,9 @@ from .exit_codes import FAILED, OK, USAGE
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY = 60.0
-"""A child that lived for this many seconds is not in a crash loop: the pauses begin anew."""
+"""A child that lived for this many seconds is not in a crash loop: the next pause is the first again."""
 _SIGNALS = {signal.SIGTERM: signal.SIGTERM, signal.SIGINT: signal.SIGINT, signal.SIGHUP: signal.SIGTERM}
-"""What comes, and what is passed on: the terminal that goes away tells only the parent."""
+"""Signals, and what is sent to the children: the hang-up of a terminal reaches only the parent."""
 
 logger = logging.getLogger("stepfast.crew")
 
@@ -37,7 +37,7 @@ class Crew:
     def __init__(self, size: int, command: Sequence[str], health: tuple[str, int] | None = None) -> None:
         self._size = size
         self._health = health
-        """The host and the port at which the parent tells how all of them are."""
+        """The host and the port at which the parent reports on all of them."""
         self._family: Children | None = None
         self._command = command
         self._children: set[Process] = set()
@@ -46,7 +46,7 @@ class Crew:
         self._failed = OK
 
     async def run(self) -> int:
-        """Until told to stop; 0 if every child then stopped in good order."""
+        """Run until a signal comes; return 0 if every child then stopped without an error."""
         loop = asyncio.get_running_loop()
         for number, passed_on in _SIGNALS.items():
             loop.add_signal_handler(number, self._signalled, passed_on)
@@ -70,7 +70,7 @@ class Crew:
             _send(child, number)
 
     async def _keep(self, number: int) -> None:
-        """Have one child running until it is time to stop."""
+        """Keep one child running, and restart it, until a signal comes."""
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             began = time.monotonic()
@@ -125,7 +125,7 @@ class Crew:
             self._failed = self._failed or FAILED
 
     def _give_up(self, number: int) -> None:
-        """Wrong usage stays wrong however often it is tried."""
+        """Stop all: wrong usage is not cured by a restart."""
         logger.error("worker process %d cannot start; stopping all", number)
         self._failed = USAGE
         self._stop.set()

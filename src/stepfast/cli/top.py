@@ -1,4 +1,4 @@
-"""``top``: how everything stands, live in the terminal."""
+"""``top``: runs, queues, workers and failures, live in the terminal."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from .command import Session, time_option
 from .output import make_table, print_plain, write_json
 
 _PATIENCE = 5.0
-"""Seconds for one look. A database that needs longer is not to be asked more."""
+"""Seconds for the queries of one update."""
 _LATELY = 600.0
-"""How far back in seconds the part on what has happened lately goes."""
+"""The span of the statistics, in seconds."""
 _STATS_EVERY = 15.0
-"""Seconds between two looks at it, which cost more than the rest."""
+"""Seconds between two queries of the statistics, which cost more than the rest."""
 _SHORTEST = 0.5
 _SHOWN = 15
 """Rows of each table on a terminal; a file or a pipe gets all of them."""
 
 
 class Screenful(NamedTuple):
-    """What is shown at a time."""
+    """What is shown at one time."""
 
     overview: Overview
     stats: Stats
     long: list[AtWork]
-    """What has been executing for a long time."""
+    """Calls that have been executing for a long time."""
     took: float
     """Seconds that the database needed for the first part."""
 
 
 async def top(
     session: Session,
-    interval: Annotated[float, time_option("--interval", help="How often to look. (2s)")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    interval: Annotated[float, time_option("--interval", help="How often to query. (2s)")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Query once, and end.")] = False,
 ) -> None:
-    """Show how everything stands, again and again: runs, queues, workers, and what has failed lately. Ctrl+C ends it.
+    """Show runs, queues, workers and recent failures, and update them until Ctrl+C.
 
-    The database is asked by questions whose cost is bounded: counts stop at 10 000. Where stdout is no terminal it is
-    written as plain text, look by look; with --json one line for each look.
+    The queries are bounded: counts stop at 10 000. Where stdout is no terminal, each update is written as plain text;
+    with --json, as one line.
     """
     if interval < _SHORTEST:
         raise ConfigurationError(
@@ -77,7 +77,7 @@ async def top(
 
 
 class Watch:
-    """Looks at the database of an application."""
+    """Queries the database of an application."""
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
@@ -85,7 +85,7 @@ class Watch:
         self._stats_at = 0.0
 
     async def look(self) -> Screenful:
-        """How everything stands now; what has happened lately as of a few seconds ago."""
+        """Query the present state; statistics are up to a few seconds old."""
         began = time.monotonic()
         async with asyncio.timeout(_PATIENCE):
             store = await self._app.store()
@@ -96,7 +96,7 @@ class Watch:
         return Screenful(overview, self._stats, long, took)
 
     async def _lately(self) -> Stats:
-        """What has happened lately; where that takes too long, what was known before."""
+        """Query the statistics; if that takes too long, return those known before."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await self._app.stats(_LATELY)
@@ -134,7 +134,7 @@ async def _show_screenfuls(watch: Watch, interval: float) -> None:
 
 
 async def screen(watch: Watch) -> RenderableType:
-    """What was found; or what is wrong, until the database is there again."""
+    """Return what is shown; while the database does not answer, its error."""
     try:
         return Group(*_parts(watch.where, await watch.look(), _SHOWN))
     except (StepfastError, TimeoutError) as error:
@@ -166,9 +166,9 @@ def _headline(where: str, found: Screenful) -> Text:
         f"ended within {lasting(_LATELY)}: {ended or 'nothing'}",
     ]
     if census.timer_lag >= 1:
-        lines.append(f"something is due since {lasting(census.timer_lag)}, and no worker has made it ready")
+        lines.append(f"a run has been due for {lasting(census.timer_lag)}, and no worker has made it ready")
     if census.undelivered:
-        lines.append(f"{_counted(census.undelivered)} signals and ends of children have not reached their runs yet")
+        lines.append(f"{_counted(census.undelivered)} signals and results of children are not delivered yet")
     lines += [f"executing: {at_work_in_words(each)}" for each in found.long[:3]]
     if len(found.long) > 3:
         lines.append(f"and {len(found.long) - 3} more that have been executing for more than {lasting(LONG_AT_WORK)}")
@@ -180,7 +180,7 @@ def _headline(where: str, found: Screenful) -> Text:
 def _queues(overview: Overview, most: int) -> list[RenderableType]:
     rows = [
         [queue.name, _state(queue.paused, queue.limited), _counted(queue.ready),
-         lasting(queue.oldest) if queue.ready else "", str(queue.workers) if queue.workers else "nobody"]
+         lasting(queue.oldest) if queue.ready else "", str(queue.workers or "none")]
         for queue in overview.queues
     ]  # fmt: skip
     return _table(("queue", "state", "ready", "oldest", "workers"), rows, most) or [Text("no queues")]

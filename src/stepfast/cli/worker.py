@@ -43,7 +43,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _IDS = (*NAMES, "step_id")
 _OWN = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", *_IDS))
-"""What a record has of its own, without what a caller gave."""
+"""Attributes that every record has, without those that a caller gave."""
 
 
 def log_to_stderr(level: str, *, as_json: bool) -> None:
@@ -59,8 +59,8 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
 
 
 def say_in_log(text: str) -> None:
-    """A line for whoever has just typed Ctrl+C, whatever the log level. It is written past Python's own streams, which
-    must not be entered twice: a signal may come in the midst of another line."""
+    """Write a line for the user who pressed Ctrl+C, at any log level. It bypasses Python's streams, which are not
+    reentrant: a signal may come while another line is written."""
     fields = {"name": "stepfast.worker", "levelname": "INFO", "levelno": logging.INFO, "msg": text}
     record = logging.makeLogRecord(fields)
     handlers = logging.getLogger().handlers
@@ -82,7 +82,7 @@ class Lines(logging.Formatter):
 
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, ids where there are some, an error's traceback, and
-    what the caller gave beside the message: ``extra={…}``, or the values of a call of structlog."""
+    what the caller gave with the message: ``extra={…}``, or the values of a call of structlog."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record of the log as one line of JSON."""
@@ -115,7 +115,6 @@ def _writable(value: object) -> object:
 
 
 def _text(value: object) -> str:
-    """A text that can be written, whatever it is made of."""
     try:
         return str(value).encode("utf-8", "backslashreplace").decode()
     except Exception:  # its own __str__ raises
@@ -153,7 +152,7 @@ def worker(
     concurrency: Annotated[int | None, option("--concurrency", "-c", min=1, help="Runs at once. (100)")] = None,
     lease: Annotated[float | None, time_option("--lease", help="Silent for this long is dead. (30)")] = None,
     poll_interval: Annotated[
-        float | None, time_option("--poll-interval", help="Look this often if nothing wakes it. (1)")
+        float | None, time_option("--poll-interval", help="Poll this often if nothing wakes it. (1)")
     ] = None,
     shutdown_grace: Annotated[
         float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")
@@ -173,8 +172,8 @@ def worker(
     """Execute runs until SIGTERM or Ctrl+C.
 
     The first signal lets running handlers finish, a second one gives their runs back at once; either way no attempt is
-    used up. With --processes, a process that dies is replaced, and the health port tells of all of them together. Logs
-    go to stderr.
+    used up. With --processes, a process that dies is replaced, and the health port reports on all of them together.
+    Logs go to stderr.
     """
     log_to_stderr(log_level, as_json=log_json)
     health = None if health_port is None else (health_host, health_port)
@@ -194,7 +193,7 @@ def worker(
 
 
 def _watch(app: Stepfast, health: tuple[str, int] | None) -> contextlib.AbstractAsyncContextManager[object]:
-    """What tells how this worker is: to its parent, if that listens for several; else to whoever asks at the port."""
+    """Return what reports the health of this worker: a wire to a parent of several, or the health port."""
     wire = wire_to_parent()
     if wire is None and health is None:
         return contextlib.nullcontext()
@@ -207,8 +206,8 @@ def _watch(app: Stepfast, health: tuple[str, int] | None) -> contextlib.Abstract
 
 
 def child_command(session: Session) -> list[str]:
-    """This very command with one process: the last value of an option wins. The URL goes by the environment, because
-    everybody on the machine may read the arguments of a process, and there may be a password in it."""
+    """Return this command with one process: the last value of an option wins. The URL is passed in the environment,
+    because every user of the machine can read the arguments of a process, and it may hold a password."""
     arguments, rest = [], iter(sys.argv[1:])
     for argument in rest:
         if argument in ("--url", "-u"):
@@ -226,22 +225,22 @@ async def _work(app: Stepfast, watch: contextlib.AbstractAsyncContextManager[obj
             worker = await app._make_worker(**options)
             await run_until_signal(worker, Notices().tell)
     finally:
-        # Whatever comes now comes too late to change anything, and must not spoil the exit.
+        # A signal that comes now is too late to change anything, and must not change the exit code.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         await app.close()
 
 
 class Notices:
-    """What is said of each signal, at once: also if some code blocks the event loop and the worker cannot answer. Then
-    the third one ends the process as it is."""
+    """Prints the effect of each signal at once, also while code blocks the event loop. The third one ends the
+    process."""
 
     def __init__(self, what: str = "run") -> None:
         self._what = what
         self._came = 0
 
     def tell(self, worker: Worker | RemoteWorker) -> None:
-        """Say what a signal that has just come will do."""
+        """Print what a signal will do."""
         self._came += 1
         if self._came == 1 and worker.running:
             say_in_log(
@@ -262,8 +261,8 @@ class Notices:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """A signal that comes before the worker holds anything (modules are imported, the database is asked) is a good end
-    too; afterwards the worker takes the signals itself."""
+    """Exit with 0 on a signal that comes before the worker holds any run; afterwards the worker handles signals
+    itself."""
 
     def leave(*_: object) -> NoReturn:
         raise SystemExit(0)
@@ -283,7 +282,7 @@ def remote_worker(
     batch: Annotated[int | None, option("--batch", min=1, help="Tasks that one claim takes at most. (10)")] = None,
     lease: Annotated[float | None, time_option("--lease", help="Silent for this long is dead. (30)")] = None,
     poll_interval: Annotated[
-        float | None, time_option("--poll-interval", help="Look this often when there is nothing. (0.5)")
+        float | None, time_option("--poll-interval", help="Poll this often while there are no tasks. (0.5)")
     ] = None,
     shutdown_grace: Annotated[
         float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")

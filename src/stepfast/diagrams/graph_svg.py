@@ -24,7 +24,7 @@ _LEFT = 30.0
 
 
 class _Standing:
-    """What is known of the steps of a run; of a graph without a run, nothing."""
+    """The states of the steps of a run; empty for a graph without a run."""
 
     def __init__(self, graph: Graph, run: RunInfo | None, steps: Sequence[StepInfo]) -> None:
         self.graph = graph
@@ -180,7 +180,7 @@ def _declared(graph: Graph, step: DagStep) -> str:
 
 
 def _told(box: Box, standing: _Standing) -> Iterator[str]:
-    """Sentences for whoever points at it."""
+    """Yield the lines of the tooltip of a box."""
     name, *others = box.names
     if others:
         yield f"{len(box.names)} steps: {shortened(', '.join(box.names), 300)}"

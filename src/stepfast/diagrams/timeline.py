@@ -26,7 +26,7 @@ RUN = "run"
 _WAITS = frozenset({SLEEP, "signal", RESULT, "call", FIRST, "wait_until"})
 """Kinds of calls in which nothing is done here."""
 _LONGEST = 200
-"""Characters of an error that are told to whoever points at it."""
+"""Characters of an error in a tooltip."""
 
 Path = tuple[tuple[int, int], ...]
 """Where a step stands in the tree of branches: (position, item) for each branch around it, then its own position."""
@@ -56,7 +56,7 @@ class Row:
     stretches: tuple[Stretch, ...]
     note: str
     told: tuple[str, ...]
-    """Sentences for whoever points at it."""
+    """The lines of its tooltip."""
     child: str | None = None
     undo: str | None = None
     """By what it was undone."""
@@ -390,7 +390,7 @@ _APART = 72.0
 
 
 _AXIS_LETTER = 6.0
-"""How wide a letter is, more or less: nobody has measured the font of the reader."""
+"""The approximate width of a letter; the font of the reader is not known."""
 
 
 class AxisMark(NamedTuple):
@@ -401,7 +401,7 @@ class AxisMark(NamedTuple):
 
 
 def marks_of(part: Part) -> list[AxisMark]:
-    """The marks of one stretch; that of its beginning is left to whoever writes down when that was."""
+    """Return the marks within one part of the axis, without that of its beginning."""
     length = part.end - part.start
     if part.collapsed or length <= 0:
         return []
@@ -433,13 +433,13 @@ HEAD = 46.0
 """How high the axis is."""
 BAND = 26.0
 LETTER = 6.2
-"""How wide a letter is, more or less: nobody has measured the font of the reader."""
+"""The approximate width of a letter; the font of the reader is not known."""
 _WIDE_LETTER = 7.2
 """How wide a letter is where text must not be cut."""
 _LEAST = 3.0
 """A bar is at least so wide: what took no time can be seen, too."""
 _LONGEST_NOTE = 40
-"""Letters of what stands beside the run itself; all of it is told to a reader who points at it."""
+"""Letters of the note of the run itself; its tooltip has all of it."""
 _CLOSE = 1.0
 """Equal bars that are closer to each other become one. In a band of many steps they may be farther apart."""
 

@@ -98,7 +98,7 @@ def _band(band: Band, href: Href | None) -> Markup:
 
 
 def _name(band: Band, middle: float, href: Href | None) -> Iterator[Markup]:
-    """The mark of its state, and what it is called: cut to the room that there is, whole for whoever points at it."""
+    """Draw the mark of its state and its name, which is cut to the room there is; the tooltip has all of it."""
     x = MARGIN + _INDENT * min(band.depth, _DEEPEST)
     yield mark(band.state, x, middle)
     before = f"[{band.item}] " if band.item is not None else ""

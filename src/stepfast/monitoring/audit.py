@@ -1,7 +1,7 @@
-"""Doing something with a trace: a line in the audit before it is done, closed when its end is known.
+"""The audit: an entry for each action, written before the action and closed with its outcome.
 
-Without the line nothing is done. It is written in a transaction of its own, because what is done may be many: so an
-action that is refused, that fails, or whose process dies has left its line, too.
+Without the entry the action is not carried out. It is written in a transaction of its own, because an action may have
+many transactions. So an action that is refused or fails, or whose process dies, has an entry too.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..model.ids import new_id
 from ..model.stored import read_json
 from ..store.answers import DONE, FAILED, INTERRUPTED, REFUSED, AuditLine, Deed
 from ..store.lock_timeout import RowsHeld, brief
-from .changes import seen_anew
+from .changes import forget_cached
 
 T = TypeVar("T")
 
 LONGEST = 300
-"""Characters of each part of a line: whoever types them decides what they are."""
+"""Characters of each part of an entry, which clients choose."""
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class NothingDone(StepfastError):
-    """An action was given up before it had changed anything."""
+    """An action was given up before it changed anything."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"nothing was done: {why}. Try again when less is going on")
@@ -41,13 +41,13 @@ class MayBeDone(StepfastError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"it took more than {seconds:g} s, and nobody waits for it any more: it may have been done, now or a "
-            "little later. Look at what it was about before you try again"
+            f"it took more than {seconds:g} s and was given up: it may have been done, now or a little later. Check "
+            "before you try again"
         )
 
 
 def deed(who: str, what: str, which: str, origin: str, detail: Mapping[str, Any] | None = None) -> Deed:
-    """What somebody is about to do. Values of signals and inputs do not belong into the detail."""
+    """Make the entry of an action. Values of signals and inputs do not belong into the detail."""
     text = None if not detail else msgspec.json.encode(detail).decode()
     return Deed(new_id(), _kept(who), _kept(what), _kept(which), _kept(origin), text)
 
@@ -61,9 +61,10 @@ async def audited(
     refusals: tuple[type[Exception], ...] = (),
     over: Callable[[T], bool] = lambda _: True,
 ) -> T:
-    """Do it, and leave a line. ``said`` tells in words what came of it, ``refusals`` are further errors that refuse it,
-    and ``over`` says whether it is: if not, the line is closed by whoever goes on with it. What takes longer than
-    ``act_timeout`` is given up, and whether it may have been done is told."""
+    """Carry out an action with its entry. ``said`` returns the outcome in words, ``refusals`` are further errors that
+    count as refusals, and ``over`` returns whether the action has ended: if not, its continuation closes the entry. An
+    action that takes longer than ``act_timeout`` is given up, with an error that states whether it may have been
+    done."""
     patience = app.settings.act_timeout
     await _begin(app, what, patience)
     try:
@@ -77,7 +78,7 @@ async def audited(
         await _close(app, what, REFUSED if refused else FAILED, _why(error) if refused else _failed(error))
         raise
     finally:
-        await seen_anew(app)
+        await forget_cached(app)
     if over(result):
         await _close(app, what, DONE, said(result))
     return result
@@ -91,7 +92,7 @@ async def _begin(app: Stepfast, what: Deed, patience: float) -> None:
             with brief(patience / 2):
                 await (await app.store()).audit_begin(what, keep_ms)
     except (RowsHeld, TimeoutError):
-        raise NothingDone(f"its line could not be written into the audit within {patience:g} s") from None
+        raise NothingDone(f"its entry could not be written into the audit within {patience:g} s") from None
 
 
 async def _bounded(act: Callable[[], Awaitable[T]], patience: float) -> T:
@@ -101,7 +102,7 @@ async def _bounded(act: Callable[[], Awaitable[T]], patience: float) -> T:
             with brief(patience / 2):
                 return await act()
     except RowsHeld:
-        raise NothingDone(f"another transaction held what this is about for more than {patience / 2:g} s") from None
+        raise NothingDone(f"another transaction locked its rows for more than {patience / 2:g} s") from None
     except TimeoutError:
         if not limit.expired():
             raise
@@ -109,7 +110,7 @@ async def _bounded(act: Callable[[], Awaitable[T]], patience: float) -> T:
 
 
 def _why(error: Exception) -> str:
-    """Why it was refused. An error about an input quotes it, and lines hold no payloads."""
+    """Return why it was refused. An error about an input quotes it, and entries hold no payloads."""
     return "what was given does not fit" if isinstance(error, (InvalidInput, PayloadError)) else str(error)
 
 
@@ -118,18 +119,18 @@ def _failed(error: Exception) -> str:
 
 
 async def _close(app: Stepfast, what: Deed, outcome: str, said: str | None) -> None:
-    """What was done is done: if this cannot be written, the line stays begun, and the log says so."""
+    """Close an entry. If that fails, the entry stays open, and the log says so."""
     patience = app.settings.act_timeout / 2
     try:
         async with asyncio.timeout(patience):
             with brief(patience):
                 await (await app.store()).audit_end(what.id, outcome, None if said is None else _kept(said))
     except (StepfastError, TimeoutError) as error:
-        app.logger.warning("what came of %s could not be written into the audit: %s", what.what, error)
+        app.logger.warning("the outcome of %s could not be written into the audit: %s", what.what, error)
 
 
 def line_shape(line: AuditLine) -> dict[str, Any]:
-    """A line as JSON."""
+    """Return an entry as JSON."""
     shape = line._asdict()
     return shape | {
         "at": line.at / 1000,
@@ -138,5 +139,5 @@ def line_shape(line: AuditLine) -> dict[str, Any]:
 
 
 def _kept(text: str) -> str:
-    """No longer than a line needs, and nothing that a database or a terminal stumbles over."""
+    """Cut a text, and replace control characters and lone surrogates."""
     return _UNSEEN.sub("\ufffd", text[:LONGEST])

@@ -19,31 +19,31 @@ from ..store.readonly import BaseGlance
 from ..worker.notifier import Switchboard
 
 LONGEST = 60.0
-"""A tab looks again after a minute at the latest."""
+"""Seconds after which a tab polls again at the latest."""
 
 
 class TabPace:
-    """Hands out turns, so that all tabs of a process together ask no more than so many questions a second."""
+    """Spreads the polls of all tabs of a process, so that together they stay below a rate of queries."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._taken = 0.0
-        """Up to when every turn is taken."""
+        """Up to when the rate is used up."""
 
     def again(self, soonest: float, questions: int) -> float:
-        """In how many seconds a tab may look again whose page has asked so many questions."""
+        """Return in how many seconds a tab may poll again whose page has sent so many queries."""
         now = time.monotonic()
         self._taken = max(self._taken, now) + questions / self._rate
         return round(min(max(soonest, self._taken - now), LONGEST), 1)
 
 
 _glances: weakref.WeakKeyDictionary[Connected, Connected] = weakref.WeakKeyDictionary()
-"""What each event loop of a process watches with: one for all tabs, so that one asks for all of them."""
+"""The bounded queries of each event loop, which all tabs share."""
 
 
 def onlooker(app: Stepfast) -> Stepfast:
-    """A copy of the application for reading alone: ``app.runs()``, ``app.get(…).info()`` and all else that asks. Its
-    questions are bounded, given up in seconds, and shared. What would write is refused."""
+    """Return a copy of the application that only reads. Its queries are bounded in cost and time, and shared by all
+    tabs; calls that write are refused."""
     watching = copy.copy(app)
 
     async def connect(migrate: bool = False) -> Connected:
@@ -54,7 +54,7 @@ def onlooker(app: Stepfast) -> Stepfast:
 
 
 async def glance_of(app: Stepfast) -> BaseGlance:
-    """The glance that an application reads through, whichever of the two it is."""
+    """Return the bounded queries of an application, or of its copy for reading."""
     connected = await app._connect()
     store = connected.store if isinstance(connected.store, BaseGlance) else _watched(connected, app).store
     assert isinstance(store, BaseGlance)
@@ -62,7 +62,7 @@ async def glance_of(app: Stepfast) -> BaseGlance:
 
 
 def asked_so_far(app: Stepfast) -> int:
-    """How many questions were put to the database so far by those who watch; none, where nothing is connected."""
+    """Return how many bounded queries were sent so far; 0 if not connected."""
     connected = app._connections.made()
     if connected is None:
         return 0
@@ -71,8 +71,8 @@ def asked_so_far(app: Stepfast) -> int:
     return store.remembered.asked
 
 
-async def seen_anew(app: Stepfast) -> None:
-    """Somebody has changed something and wants to see it: what was read before does not hold any more."""
+async def forget_cached(app: Stepfast) -> None:
+    """Forget cached answers, so that an operator sees the change that was just made."""
     (await glance_of(app)).remembered.forget()
 
 
@@ -85,31 +85,31 @@ def _watched(connected: Connected, app: Stepfast) -> Connected:
 
 
 LISTS = ""
-"""What all lists of runs are asked about by: how the newest of all runs stand."""
+"""Names the state of all lists: that of the newest of all runs."""
 MOST = 100
-"""So many runs are watched at once; whoever shows another one looks by the clock."""
+"""Runs that are polled at once; the page of another one is reloaded by time."""
 _NEWEST = 50
 _EVERY = 2.0
-"""Seconds between two looks when no bell rings: steps of a run, and claims, ring none."""
+"""Seconds between two polls without a wake-up: steps of a run and claims cause none."""
 _GRACE = 15.0
-"""Seconds after which somebody who has not asked again is gone."""
+"""Seconds after which a tab that has not asked again counts as closed."""
 _KEPT = 60.0
 _DEAF = 5.0
-"""Seconds after which a bell should have been heard to work."""
+"""Seconds after which wake-ups should have arrived."""
 
 
 class Print(NamedTuple):
-    """How a run stands, or the list of them."""
+    """The state of a run, or of the list of runs."""
 
     text: str
     since: float
-    """When the first look was over that found it so. Whatever is read from then on shows it so, or later."""
+    """The end of the first query that found this state; later reads show it, or a newer one."""
     at: float
-    """When the last look was over that found it so."""
+    """The end of the last query that found this state."""
 
 
 class News:
-    """The prints of one event loop."""
+    """The states that the pages of one event loop show, and the poll for changes of them."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class News:
         self._fresh = fresh
         self._logger = logger
         self._wanted: dict[str, float] = {}
-        """What is watched, and when it was last asked about."""
+        """What is polled, and when a tab last asked for it."""
         self._prints: dict[str, Print] = {}
         self._one = asyncio.Lock()
         self._bell = asyncio.Event()
@@ -134,11 +134,11 @@ class News:
         self._said = False
 
     def watches(self) -> bool:
-        """Whether it looks by itself at the moment."""
+        """Whether the poll is under way."""
         return self._task is not None and not self._task.done()
 
     async def of(self, what: str) -> Print:
-        """How a run stands, or all of them (``LISTS``), for somebody who is about to read it."""
+        """Return the state of a run, or of all runs (``LISTS``), for a page that is about to be read."""
         async with self._one:
             known = self._prints.get(what)
             if known is None or time.monotonic() - known.at > max(self._fresh, 1.5 * _EVERY):
@@ -146,8 +146,7 @@ class News:
             return self._prints[what]
 
     async def ask(self, what: str) -> Print | None:
-        """How a run stands, or all of them, for somebody who will ask again: it is watched from now on. None: too much
-        is watched already."""
+        """Return the state of a run, or of all runs, and poll it from now on. None if too many are polled already."""
         if what not in self._wanted and len(self._wanted) >= MOST:
             return None
         self._wanted[what] = time.monotonic()
@@ -158,7 +157,7 @@ class News:
         return await self.of(what)
 
     async def close(self) -> None:
-        """End the task that looks, if it is there."""
+        """End the poll."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -175,7 +174,7 @@ class News:
                 except AppClosed:
                     return
                 except StepfastError as error:
-                    self._logger.debug("looking for news: %s", sentence(error))
+                    self._logger.debug("polling for changes: %s", sentence(error))
                 else:
                     self._say_if_deaf(time.monotonic() - began)
         finally:
@@ -189,8 +188,7 @@ class News:
         return bool(self._wanted)
 
     async def _pause(self) -> None:
-        """Until the bell rings, but no shorter than answers hold, however many ring it; where none can be heard, no
-        longer either."""
+        """Wait for a wake-up, at least for as long as answers are cached; not longer where none can arrive."""
         shortest = min(self._fresh, _EVERY)
         await asyncio.sleep(shortest)
         if self._switchboard.hears:
@@ -221,12 +219,12 @@ class News:
             self._said = True
             self._logger.info(
                 "no wake-ups of the database arrive here, as behind a pooler in transaction mode: the console asks "
-                "once a second instead, while somebody looks"
+                "once a second instead, while a page is open"
             )
 
 
 def _printed(texts: Sequence[str]) -> str:
-    """A text for how something stands that gives nothing of it away."""
+    """Return a hash of a state."""
     return hashlib.blake2b("\0".join(sorted(texts)).encode(), digest_size=9).hexdigest()
 
 
@@ -234,7 +232,7 @@ _news: weakref.WeakKeyDictionary[Connected, News] = weakref.WeakKeyDictionary()
 
 
 async def news_of(app: Stepfast) -> News:
-    """The one of this application in this event loop."""
+    """Return the poll of this application in this event loop."""
     connected, glance = await app._connect(), await glance_of(app)
     found = _news.get(connected)
     if found is None:
@@ -245,7 +243,7 @@ async def news_of(app: Stepfast) -> News:
 
 
 async def end_news(app: Stepfast) -> None:
-    """Look no more, if somebody has looked."""
+    """End the poll, if it was begun."""
     connected = app._connections.made()
     found = None if connected is None else _news.get(connected)
     if found is not None:

@@ -1,4 +1,4 @@
-"""Whether all is well: what ``stepfast doctor`` and the page on the system look at, each with what to do about it."""
+"""The checks of ``stepfast doctor`` and of the console's system page, each with what to do about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .text import at_work_in_words, claiming_workers, count, lasting, listed, li
 
 
 async def examine(app: Stepfast, store: Store) -> list[Check]:
-    """Look at the connection, the server, the tables and who works on them."""
+    """Check the connection, the server, the tables and the workers."""
     checks = [Check("connection", True, redact(app.url.text)), *await store.doctor()]
     if any(not check.ok for check in checks if check.name == "encoding"):
         return checks
@@ -33,7 +33,7 @@ async def examine(app: Stepfast, store: Store) -> list[Check]:
 
 
 def unreachable(error: StepfastError) -> Check:
-    """What is found where nothing can be asked: the database does not answer, or the tables are not there."""
+    """Return the check for a database that does not answer, or without its tables."""
     if isinstance(error, SchemaError):
         found, _, advice = str(error).rpartition(": ")
         return Check("schema", False, scrub(found), advice)
@@ -41,7 +41,7 @@ def unreachable(error: StepfastError) -> Check:
 
 
 def check_shape(check: Check) -> dict[str, Any]:
-    """A check as JSON. Where all is well there is nothing to do."""
+    """Return a check as JSON."""
     advice = None if check.ok else check.advice or None
     return {"check": check.name, "ok": check.ok, "found": check.found, "advice": advice}
 
@@ -58,7 +58,7 @@ async def _schema(store: Store, namespace: str) -> Check:
 
 async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
     definitions, found = await store.definitions(), await store.workers()
-    tick = await store.tick(new_id(), None, True)  # whatever is ready, also steps that no code has any more
+    tick = await store.tick(new_id(), None, True)  # all that is ready, also steps that no code has any more
     ready = [*tick.lanes, *tick.limited]
     overdue = tick.due and not claiming_workers(found)
     suspects = await store.suspects()
@@ -112,8 +112,7 @@ def _namesakes_check(found: Sequence[WorkerInfo]) -> list[Check]:
 
 
 def _queues_check(said: Sequence[Gate], found: Sequence[WorkerInfo]) -> list[Check]:
-    """Queues that are paused are told, because somebody may have forgotten them. Live workers that declare different
-    limits are two deployments that change each other's."""
+    """List paused queues, which may have been forgotten, and queues for which live workers declare different limits."""
     paused = [repr(gate.name) for gate in said if gate.paused]
     checks = [Check("paused_queues", True, f"paused: {listed(paused)}")] if paused else []
     declared: dict[str, set[str]] = {}
@@ -128,7 +127,7 @@ def _queues_check(said: Sequence[Gate], found: Sequence[WorkerInfo]) -> list[Che
 
 
 def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:
-    """Runs that workers died with are no fault of the set-up, but whoever wonders why they wait is to see them."""
+    """List runs that workers died with. They are no fault of the set-up, but explain why runs wait."""
     if not suspects:
         return Check("suspects", True, "none")
     total = sum(number for _, _, number in suspects)
@@ -137,7 +136,6 @@ def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:
 
 
 def _long_check(found: Sequence[AtWork]) -> Check:
-    """What has been executing for a long time may be meant to, or hang."""
     if not found:
         return Check("long_running", True, f"nothing has been executing for more than {lasting(LONG_AT_WORK)}")
     return Check(
@@ -146,8 +144,7 @@ def _long_check(found: Sequence[AtWork]) -> Check:
 
 
 def _schedules_check(schedules: Sequence[ScheduleRow], found: Sequence[WorkerInfo]) -> Check:
-    """How schedules stand. One that cannot be started is a fault; one that sleeps may be what is left of code that is
-    gone."""
+    """Check schedules: one that cannot be started is a fault, one that no worker declares is listed."""
     if not schedules:
         return Check("schedules", True, "none")
     failing = [f"{row.name!r} ({row.error})" for row in schedules if row.error is not None]

@@ -25,7 +25,7 @@ from ..settings import SUSPECT_LOSSES
 from .text import ago, claiming_workers, count, lasting, listed, queues_of, serves, shortened, waited_for, worker_name
 
 _FEW = 3
-"""The number of children that are named one by one."""
+"""Children that are listed."""
 _UNDER_WAY = (status.RUNNING, status.COMPENSATING)
 
 
@@ -37,7 +37,7 @@ def why(
     children: Sequence[RunInfo] = (),
     held_by: str | None = None,
 ) -> str:
-    """A sentence or two on why the run is not moving, or how it ended. ``held_by`` is what its queue keeps it for."""
+    """Return why the run is not moving, or how it ended. ``held_by`` says how its queue keeps it from being claimed."""
     if run.status == status.QUEUED:
         return _ready(run, workers, held_by) if run.ready else _put_off(run, workers)
     if run.status == status.RUNNING:
@@ -69,7 +69,7 @@ def _ready(run: RunInfo, workers: Sequence[WorkerInfo], held_by: str | None = No
 
 
 def _who_serves(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
-    """How the sentence about a ready run goes on: who is to take it."""
+    """Continue the sentence about a ready run: which worker will take it."""
     live = claiming_workers(workers)
     able = [worker for worker in live if serves(worker, run.workflow, run.queue)]
     if missing := nobody_serves(workers, run.workflow, run.queue):
@@ -80,7 +80,7 @@ def _who_serves(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
 
 
 def _others(run: RunInfo, live: Sequence[WorkerInfo]) -> str:
-    """How the sentence ends that nobody will take a run: who is there instead."""
+    """Continue the sentence that no worker will take a run: which workers there are."""
     if not live:
         return ": start one with `stepfast worker module:app`."
     knowing = [worker for worker in live if run.workflow in worker.workflows]
@@ -123,7 +123,7 @@ def _due(run: RunInfo) -> str:
 
 
 def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
-    """Who will act when the time comes, if that is in doubt."""
+    """Say that no worker will take the run when it is due, if that is so."""
     missing = nobody_serves(workers, run.workflow, run.queue)
     return "" if missing is None else f" But {missing}{_others(run, claiming_workers(workers))}"
 
@@ -157,7 +157,7 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
 
 
 def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequence[RunInfo]) -> str:
-    """A race, or branches side by side: each wait is named, what others can do something about first."""
+    """List all waits of a run in a race or in parallel branches, with the commands that end them."""
     said, commands = [], []
     for part in (run.waiting_for or "").split(", "):
         what, _, name = part.partition(":")
@@ -186,7 +186,7 @@ _SERVED = (
 
 
 def _remote(run: RunInfo, name: str, steps: Sequence[StepInfo]) -> str:
-    """The remote step that is waited for, and where it is, if there is one of that name."""
+    """Describe the remote step that is waited for, and where it is."""
     found = [s for s in steps if s.name == name and s.status == status.WAITING]
     if len(found) > 1:
         return f"{len(found)} remote steps {name!r}, the first of them sent {_ago(_first(found), run)}"
@@ -205,7 +205,7 @@ def waits_for(run: RunInfo, what: str) -> bool:
 
 
 def unread(run: RunInfo, mail: Sequence[tuple[str, int]]) -> str:
-    """Signals that it has not taken, and whether it waits for them at all: a name may be misspelt."""
+    """List signals that the run has not taken, and whether it waits for them: a name may be misspelt."""
     if not mail:
         return ""
     resting = run.status in (status.WAITING, status.PAUSED) and run.waiting_for is not None
@@ -254,9 +254,9 @@ def _open_children(children: Sequence[RunInfo]) -> str:
 
 
 def _paused(run: RunInfo) -> str:
-    text = f"An operator paused it; `stepfast resume {run.id}` lets it go on."
+    text = f"An operator paused it; `stepfast resume {run.id}` resumes it."
     if run.waiting_for:
-        text += f" Meanwhile it waits for {waited_for(run.waiting_for)}: what comes is kept for it."
+        text += f" It also waits for {waited_for(run.waiting_for)}: what arrives is kept for it."
     if run.deadline is not None:
         text += f" Its deadline counts all the same: {ago(run.deadline, run.read_at)}."
     return text
@@ -268,7 +268,7 @@ def _paused(run: RunInfo) -> str:
 def _compensating(
     run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo], calls: Sequence[Activity]
 ) -> str:
-    """What ended it, how far its undoing is, and who is at it."""
+    """Say what ended it, and how far its undo is."""
     can = [step for step in steps if step.undo is not None and step.status == status.COMPLETED]
     undone = [step for step in steps if step.kind == UNDO and step.completed_at is not None]
     text = f"{_cause(run)}, and its completed steps are being undone: {len(undone)} of {len(can)} so far."
@@ -333,22 +333,22 @@ def _ended(run: RunInfo, of_dag: Sequence[StepInfo]) -> str:
     again = f"`stepfast retry {run.id}`"
     error = _error(run.error) if run.error is not None else "no recorded error"
     when = _ago(run.completed_at, run)
-    anew = f"`stepfast retry --from-start {run.id}` starts a new run with the same input"
-    cancel = f"`stepfast cancel {run.id}` gives it up and undoes what it did."
+    new = f"`stepfast retry --from-start {run.id}` starts a new run with the same input"
+    cancel = f"`stepfast cancel {run.id}` gives it up and undoes its completed steps."
     if run.reason == status.REASON_CONTINUED:
-        return f"It went on as run {run.output} {when}."
+        return f"It continued as run {run.output} {when}."
     if run.status == status.COMPLETED:
         return f"It completed {when}."
     if run.status == status.COMPENSATED:
-        return f"{_cause(run)}, and its completed steps were undone ({when}); {anew}."
+        return f"{_cause(run)}, and its completed steps were undone ({when}); {new}."
     if run.reason == status.REASON_UNDO:
         return (
-            f"Its completed steps were to be undone, but that failed: {error} ({when}). Undo them by hand, then {anew}."
+            f"Its completed steps were to be undone, but that failed: {error} ({when}). Undo them by hand, then {new}."
         )
     if of_dag and any(_was_undone(step) for step in of_dag):
-        return f"{_cause(run)} ({when}), and a step of it was undone; {anew}."
+        return f"{_cause(run)} ({when}), and a step of it was undone; {new}."
     if of_dag:
-        return f"{_cause(run)} ({when}); {again} lets it go on with the steps that did not complete."
+        return f"{_cause(run)} ({when}); {again} continues it with the steps that did not complete."
     if run.status == status.CANCELLED:
         return f"It was cancelled {when}; {again} queues it again."
     if run.reason == status.REASON_LOST:
@@ -372,7 +372,7 @@ def _ended(run: RunInfo, of_dag: Sequence[StepInfo]) -> str:
 
 
 def _was_undone(step: StepInfo) -> bool:
-    """Whether what a step of a dag did itself was undone, so that it cannot go on; a caught error need not."""
+    """Whether a step of a dag was undone, so that it cannot continue; a step whose error was caught can."""
     caught = (step.detail or "").startswith(f"{status.REASON_CAUGHT}:")
     return (step.status == status.COMPENSATED and not caught) or step.detail == status.REASON_UNDO
 
@@ -386,11 +386,11 @@ def _ago(when: datetime | None, run: RunInfo) -> str:
 
 
 TOLD = 3
-"""So many steps are told of one by one."""
+"""Steps that are listed."""
 
 
 def is_among_steps(run: RunInfo) -> bool:
-    """Whether a dag run is with its steps, as which it is shown: nobody holds the run itself, and it is not ready."""
+    """Whether a dag run is shown by its steps: no worker holds the run itself, and it is not ready."""
     shown = (status.RUNNING, status.WAITING, status.QUEUED)
     return run.status in shown and run.worker is None and not run.ready
 
@@ -402,8 +402,8 @@ def why_dag(
     open_steps: Sequence[tuple[RunInfo, Sequence[StepInfo]]],
     more: int = 0,
 ) -> str:
-    """The sentences. ``open_steps`` are, as runs and with what each does, the first of those that wait for no other
-    step, with ``more`` beside them."""
+    """Return the sentences for a dag run. ``open_steps`` are the first of the steps that wait for no other step, each
+    as a run with its own steps; there are ``more``."""
     ended = sum(step.status in status.TERMINAL for step in steps)
     names = {step.child: step.name for step in steps}
     failed = [repr(step.name) for step in steps if step.status == status.FAILED]
@@ -425,9 +425,10 @@ def _step(run: RunInfo, step: RunInfo, name: str, workers: Sequence[WorkerInfo],
 
 
 def held_by(run: RunInfo, gate: Gate, usage: Usage) -> str | None:
-    """Why nobody takes a ready run now, as the end of a sentence; None: nothing that is said about its queue."""
+    """Return why the limits of its queue keep a ready run from being claimed, as the end of a sentence; None if they do
+    not."""
     if gate.paused:
-        return f"its queue {gate.name!r} is paused: `stepfast queue resume {gate.name}` lets it go on"
+        return f"its queue {gate.name!r} is paused: `stepfast queue resume {gate.name}` resumes it"
     limits = gate.limits
     if limits.concurrency is not None and usage.whole.running >= limits.concurrency:
         return f"its queue {gate.name!r} is at its limit of {limits.concurrency} ({usage.whole.running} running)"
@@ -450,8 +451,8 @@ def _rated(who: str, rate: Rate | None, count: Count, now: int) -> str | None:
     )
 
 
-Veiled = Callable[[RunInfo, list[StepInfo]], tuple[RunInfo, list[StepInfo]]]
-"""A run and its steps, without what must not be seen."""
+Redacts = Callable[[RunInfo, list[StepInfo]], tuple[RunInfo, list[StepInfo]]]
+"""Returns a run and its steps, redacted."""
 
 
 async def explain(
@@ -460,25 +461,25 @@ async def explain(
     steps: Sequence[StepInfo],
     calls: Sequence[Activity],
     children: Sequence[RunInfo],
-    veiled: Veiled = lambda info, steps: (info, steps),
+    redacted: Redacts = lambda info, steps: (info, steps),
 ) -> str:
-    """Why a run does not move, or how it ended. Steps of a dag are runs that are read here: ``veiled`` gives what may
-    be told of them."""
+    """Return why a run does not move, or how it ended. Steps of a dag are runs that are read here; ``redacted`` redacts
+    them."""
     workers = await (await app.store()).workers()
     of_dag = dag_steps(steps)
     if not of_dag and any(step.kind == UNKNOWN for step in steps):
         graph, damage = await stored_graph_of(app, run)
         if graph is None:
-            return f"its graph {damage}, so that nothing of it can go on: cancel the run, or mend the row"
+            return f"its graph {damage}, so that it cannot continue: cancel the run, or repair the row"
     if not of_dag or not is_among_steps(run):
         return why(run, workers, steps, calls, children, await _held_by(app, run))
     able = [s.child for s in of_dag if s.child and s.status not in status.TERMINAL and not _blocked(s)]
-    told = [veiled(info, await steps_of(app, info)) for info in await infos_of(app, able[:TOLD])]
+    told = [redacted(info, await steps_of(app, info)) for info in await infos_of(app, able[:TOLD])]
     return why_dag(run, workers, of_dag, told, max(0, len(able) - TOLD))
 
 
 async def steps_of(app: Stepfast, run: RunInfo) -> list[StepInfo]:
-    """The steps of a run, and of remote ones that it waits for whether a worker has begun them."""
+    """Return the steps of a run; remote ones that it waits for with whether a worker has begun them."""
     steps = await app.get(run.id).steps()
     if status.WAITING_REMOTE not in (run.waiting_for or ""):
         return steps
@@ -486,17 +487,17 @@ async def steps_of(app: Stepfast, run: RunInfo) -> list[StepInfo]:
 
 
 async def graph_of(app: Stepfast, run: RunInfo) -> Graph | None:
-    """The graph that a dag run was started with, whatever the code says by now."""
+    """Return the graph that a dag run was started with, which may differ from that of the code."""
     return (await stored_graph_of(app, run)).graph
 
 
 async def stored_graph_of(app: Stepfast, run: RunInfo) -> StoredGraph:
-    """The same, or why there is none."""
+    """Return the graph that a dag run was started with, or why it cannot be read."""
     return read_graph(await (await app.store()).graph(run.workflow, run.version, run.id))
 
 
 async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:
-    """What is told of the runs that are still kept."""
+    """Return those of the runs that still exist."""
     found = []
     for run_id in ids:
         with contextlib.suppress(RunNotFound):
@@ -505,12 +506,11 @@ async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:
 
 
 def dag_steps(steps: Sequence[StepInfo]) -> list[StepInfo]:
-    """The steps that the graph has; a dag run has no others, but undos."""
+    """Return the steps of the graph, without undos."""
     return [step for step in steps if step.kind == DAG_STEP]
 
 
 async def _held_by(app: Stepfast, run: RunInfo) -> str | None:
-    """What the queue of a ready run keeps it for."""
     return held_by(run, *await (await app.store()).measure(run.queue, run.concurrency_key)) if run.ready else None
 
 

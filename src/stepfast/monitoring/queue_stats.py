@@ -18,12 +18,12 @@ from .changes import glance_of
 MOST = 10_000
 """Runs of each kind are counted up to this."""
 _RECENT = 10_000
-"""So many of the newest runs are looked at for what has ended lately."""
+"""Newest runs among which ended ones are counted."""
 _MINUTE = 60_000
 
 
 class Depths(NamedTuple):
-    """The queues as they stand."""
+    """The present state of the queues."""
 
     queues: list[QueueInfo]
     workers: list[WorkerInfo]
@@ -31,11 +31,11 @@ class Depths(NamedTuple):
     ended: dict[str, int]
     """Of each queue: the runs that ended within the last minute, among the newest ten thousand."""
     full: bool
-    """Whether so many run, wait or are put off that not all of them were counted."""
+    """Whether so many are running, waiting or delayed that not all of them were counted."""
 
 
 async def depths_of(app: Stepfast) -> Depths:
-    """Every queue that has runs, that a definition or a worker names, or that somebody has said something about."""
+    """Return every queue that has runs or limits, is paused, or is named by a definition or a worker."""
     glance = await glance_of(app)
     gates = {gate.name: gate for gate in await glance.queues()}
     depths, full = await _counted(glance)
@@ -53,7 +53,7 @@ async def depths_of(app: Stepfast) -> Depths:
 
 
 async def _counted(glance: BaseGlance) -> tuple[dict[str, QueueDepth], bool]:
-    """How much there is in each queue, and whether that is not all."""
+    """Count the runs of each queue; True if the bound was reached."""
     found: dict[str, QueueDepth] = {}
     totals: dict[str, int] = defaultdict(int)
     for queue, (ready, oldest) in (await glance.ready(MOST)).items():
@@ -74,7 +74,7 @@ _QUEUES = 200
 
 
 class Point(NamedTuple):
-    """How a queue stood at a time."""
+    """The state of a queue at one time."""
 
     ago: float
     """How many seconds before now."""
@@ -90,7 +90,7 @@ class Hour:
         self._taken: deque[tuple[float, dict[str, tuple[int, int, int]]]] = deque(maxlen=int(SPAN / EVERY) + 1)
 
     def add(self, depths: Depths) -> None:
-        """Keep how the queues stand now, unless that was kept a moment ago."""
+        """Add a point of each queue, unless the last one is too recent."""
         now = time.monotonic()
         if self._taken and now - self._taken[-1][0] < EVERY:
             return
@@ -100,7 +100,7 @@ class Hour:
         )
 
     def of(self, queue: str) -> list[Point]:
-        """How a queue stood, the oldest first. Where nobody looked, there is nothing."""
+        """Return the points of a queue, the oldest first; none for times without an open page."""
         now = time.monotonic()
         return [
             Point(now - at, *standing.get(queue, (0, 0, 0))) for at, standing in self._taken if now - at <= SPAN

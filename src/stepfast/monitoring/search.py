@@ -22,16 +22,16 @@ from ..store.readonly import FAR, BaseGlance
 from .changes import glance_of
 
 COUNTED = 10_000
-"""Runs are counted up to this: "10 000+" is all that anybody needs to know."""
+"""Runs are counted up to this, and then shown as "10 000+"."""
 SEARCHED = 10_000
-"""A text is looked for in the inputs of so many runs, the newest that pass the other filters."""
+"""Runs whose inputs are searched for a text: the newest that pass the other filters."""
 LARGEST = 64 * 1024
-"""Inputs of more bytes are not looked through."""
+"""Inputs of more bytes are not searched."""
 ENDS = 100_000
-"""The end of an id is looked for among so many of the newest runs."""
+"""Newest runs among which the end of an id is searched."""
 _PORTION = 1000
 _SHORTEST = 4
-"""Fewer characters of an id are rather a slip of the finger than a run."""
+"""Characters of an id that are needed at least."""
 
 
 class Listed(NamedTuple):
@@ -41,15 +41,15 @@ class Listed(NamedTuple):
     after: str | None
     """Where the next page begins; None: this is the last."""
     looked: int | None = None
-    """In how many inputs the text was looked for."""
+    """How many inputs were searched for the text."""
     too_large: int = 0
-    """How many of them were too large for it."""
+    """How many of them were too large to be searched."""
     ended: bool = False
-    """Whether the look ended before the page was full, with more runs beyond."""
+    """Whether the search ended before the page was full, with more runs beyond."""
 
     @property
     def back_to(self) -> datetime | None:
-        """When the last run that was looked at was started, if the look ended early."""
+        """When the last run that was searched was started, if the search ended early."""
         at = made_at(self.after) if self.ended and self.after is not None else None
         return moment_or_none(at)
 
@@ -100,8 +100,8 @@ async def _with_text(app: Stepfast, glance: BaseGlance, wanted: Filters, oldest_
 def _refuse_sealed(closed: object) -> None:
     if 2 in closed:  # type: ignore[operator]
         raise InvalidInput(
-            "inputs of these runs were stored through a codec, and only the code can read them: they cannot be looked "
-            "through for a text. Find runs by key or tag instead"
+            "inputs of these runs were stored through a codec, and only the code can read them: they cannot be "
+            "searched for a text. Find runs by key or tag instead"
         )
 
 
@@ -113,7 +113,7 @@ async def count_runs(app: Stepfast, filters: ListKeywords) -> Counted:
 
 
 async def find_runs(app: Stepfast, text: str, most: int = 50) -> list[RunInfo]:
-    """The runs that somebody means who types an id, the beginning or the end of one, or a key; at most so many."""
+    """Find runs by an id, its beginning or its end, or by a key; at most so many."""
     glance, text = await glance_of(app), text.strip()
     ids = await _by_id(glance, text, most)
     if not ids and text:
@@ -144,9 +144,9 @@ async def _infos(app: Stepfast, glance: BaseGlance, ids: Sequence[str], oldest_f
 
 
 DEEP = 4
-"""Generations below a run that are told."""
+"""Generations below a run that are shown."""
 EACH = 20
-"""Children of one run that are told."""
+"""Children of one run that are shown."""
 _MOST = 200
 _ABOVE = 10
 
@@ -158,7 +158,7 @@ class Member:
     run: RunInfo
     children: list[Member] = field(default_factory=list)
     more: bool = False
-    """Whether it has started more than are told."""
+    """Whether it has started more than are shown."""
 
 
 @dataclass(slots=True)

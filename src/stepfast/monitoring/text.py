@@ -1,4 +1,4 @@
-"""Runs, queues, workers and schedules in words and figures, for the command line and the console alike."""
+"""Texts and JSON shapes of runs, queues, workers and schedules, for the command line and the console."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw])")
 _LONGEST = 300
 """Characters of a payload shown to people; scripts get all of it."""
 _USUAL_RETRIES = Settings().dag_retries
-"""Retries of a step of a dag that go without saying. It is not the setting of the process that draws: a drawing means
-the same to every reader."""
+"""Retries of a step of a dag that are not shown. Not the setting of this process: a drawing means the same
+everywhere."""
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _BEYOND_ASCII = re.compile(r"[\x7f-\x9f]")
@@ -71,7 +71,7 @@ def parse_time(text: str | datetime) -> datetime:
 
 
 def lasting(seconds: float) -> str:
-    """A span as people say it: ``40 ms``, ``3.2 s``, ``45 s``, ``5 min``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Format a span: ``40 ms``, ``3.2 s``, ``45 s``, ``5 min``, ``2 h 5 min``, ``3 d 4 h``."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 10:
@@ -109,7 +109,7 @@ def count(number: int, noun: str) -> str:
 
 
 def retries_of(dag_step: DagStep) -> str:
-    """How often a step of a dag is retried, if that differs from the default; empty otherwise."""
+    """Return how often a step of a dag is retried, if that differs from the default; else an empty text."""
     if dag_step.kind != STEP or dag_step.retries in (None, _USUAL_RETRIES):
         return ""
     return {0: "no retries", 1: "1 retry"}.get(dag_step.retries or 0, f"{dag_step.retries} retries")
@@ -127,13 +127,12 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that cannot take over a terminal: control characters are spelled out."""
+    """Escape control characters, which could control a terminal."""
     return _UNPRINTABLE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def harmless_json(text: str) -> str:
-    """JSON that cannot take over a terminal, and still means the same: the encoder leaves control characters beyond
-    ASCII as they are, and some terminals obey them."""
+    """Escape the control characters beyond ASCII in JSON: the encoder keeps them, and some terminals apply them."""
     return _BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -144,25 +143,25 @@ REASONS = {
     status.REASON_EXPIRED: "no worker picked it up in time",
     status.REASON_LOST: "too many workers died with it",
     status.REASON_NON_DETERMINISM: "the code makes other calls than are recorded",
-    status.REASON_CANCELLED: "somebody cancelled it",
+    status.REASON_CANCELLED: "it was cancelled",
     status.REASON_UNDO: "completed steps were to be undone, and not all could be",
-    status.REASON_CONTINUED: "it goes on as another run",
+    status.REASON_CONTINUED: "it continues as another run",
 }
 
 
 def explained(run: RunInfo) -> str:
-    """Where a run stands, with the reason in words."""
+    """Return the status of a run, with its reason in words."""
     return f"{run.status} ({run.reason}: {REASONS[run.reason]})" if run.reason in REASONS else status_of(run)
 
 
 def status_of(run: RunInfo) -> str:
-    """Where a run stands, with what it waits for or why it ended."""
+    """Return the status of a run, with what it waits for or why it ended."""
     more = run.reason or (run.waiting_for and waited_for(run.waiting_for))
     return f"{run.status} ({more})" if more else run.status
 
 
 def waited_for(what: str) -> str:
-    """``signal:approved, time`` as people say it."""
+    """Format what a run waits for: ``signal:approved, time`` is ``signal 'approved' and time``."""
     said = []
     for part in what.split(", "):
         kind, colon, name = part.partition(":")
@@ -171,7 +170,7 @@ def waited_for(what: str) -> str:
 
 
 def due_at(step: StepInfo) -> datetime | None:
-    """When an open sleep, or the timeout of an open wait, is over: it was decided when it began."""
+    """Return when a sleep, or the timeout of a wait, is over."""
     plan = step.output
     if isinstance(plan, dict) and isinstance(plan.get("until"), int):
         return moment(plan["until"])
@@ -183,7 +182,7 @@ def due_at(step: StepInfo) -> datetime | None:
 
 
 def outcome_of(error: ErrorInfo | None, value: Any, detail: str | None = None) -> str:
-    """An error, or what the step says of itself, or a value."""
+    """Format the outcome of a step: its error, its detail or its value."""
     if error is not None:
         return shortened(f"{error.type}: {error.message}")
     return shortened(detail) if detail else "" if value is None else brief(value)
@@ -204,7 +203,7 @@ __all__ = [
 
 
 def worker_name(worker: WorkerInfo) -> str:
-    """Host and process, as an operator looks for it."""
+    """Return the host and the process."""
     return f"{worker.host}:{worker.pid}"
 
 
@@ -222,17 +221,17 @@ def executor(executed_by: ExecutedBy | None) -> str:
 
 
 def live_workers(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
-    """Workers within their lease, also those that are about to stop."""
+    """Return the workers within their lease, also stopping ones."""
     return [worker for worker in workers if worker.state != "dead"]
 
 
 def queues_of(worker: WorkerInfo) -> str:
-    """The queues it looks at, in words."""
+    """Return the queues that it serves, in words."""
     return "all" if worker.queues is None else ", ".join(worker.queues)
 
 
 def at_work_in_words(each: AtWork) -> str:
-    """What has been executing for a long time, and for how long."""
+    """Describe a call that has been executing for a long time."""
     step = "" if each.step is None else f", step {each.step!r}"
     return f"run {each.run_id} ({each.workflow}{step}) for {lasting(each.seconds)}"
 
@@ -256,17 +255,17 @@ def worker_shape(worker: WorkerInfo) -> dict[str, Any]:
 
 
 _FEW = 3
-"""So many workers of a queue are named."""
+"""Workers of a queue that are named."""
 
 
 def limit_of(name: str, text: str) -> int | Rate | None:
-    """A limit as it is typed: ``20``, ``100/60s``, ``none``."""
+    """Parse a limit: ``20``, ``100/60s``, ``none``."""
     if text.lower() == "none":
         return None
     if "rate" in name:
         number, slash, per = text.partition("/")
         if not slash or not number.strip().isdigit():
-            raise ConfigurationError(f"{text!r} is no rate: write 100/60s, 10/s, 5/1h, or none")
+            raise ConfigurationError(f"{text!r} is not a rate: write 100/60s, 10/s, 5/1h, or none")
         return Rate(int(number), span(per if per.strip()[:1].isdigit() else f"1{per.strip()}"))
     if not text.isdigit():
         raise ConfigurationError(f"{name.replace('_', '-')} takes a whole number or none, not {text!r}")
@@ -274,10 +273,10 @@ def limit_of(name: str, text: str) -> int | Rate | None:
 
 
 def served_by(info: QueueInfo, workers: Sequence[WorkerInfo]) -> str:
-    """The workers that look at it, by name; loudly, if there is something to do and nobody."""
+    """Return the names of the workers that serve it; "NO WORKER" if there are runs and none does."""
     names = _servers(info, workers)
     if not names:
-        return "NOBODY SERVES IT" if info.ready or info.delayed or info.waiting else "nobody"
+        return "NO WORKER" if info.ready or info.delayed or info.waiting else "none"
     return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
 
 
@@ -286,7 +285,8 @@ def _servers(info: QueueInfo, workers: Sequence[WorkerInfo]) -> list[str]:
 
 
 def limits_in_words(info: QueueInfo) -> str:
-    """``20 at once, 100 per 60 s; of a key 2 at once``. What an operator has set or lifted is marked."""
+    """Format limits: ``20 at once, 100 per 60 s; of a key 2 at once``. Those that an operator has set or removed are
+    marked."""
 
     def said(name: str, text: str | None, lifted: str) -> str:
         return f"{text or lifted} (set)" if name in info.overridden else text or ""
@@ -339,7 +339,7 @@ def _rate(rate: Rate | None) -> dict[str, float] | None:
 
 
 _SHOWN = 5
-"""Ticks to come that are told of each schedule."""
+"""Next ticks that are shown of each schedule."""
 
 
 def times_in_words(info: ScheduleInfo) -> str:
@@ -358,7 +358,7 @@ def times_in_words(info: ScheduleInfo) -> str:
 
 
 def _times(info: ScheduleInfo) -> list[datetime]:
-    """None of a schedule that somebody has spoilt by hand: it must not keep the others from being listed."""
+    """Return its next ticks; none if its row was changed by hand to something that is no schedule."""
     try:
         return info.times(_SHOWN)
     except ConfigurationError:
@@ -371,7 +371,7 @@ def when_in_words(info: ScheduleInfo) -> str:
 
 
 def state_in_words(info: ScheduleInfo) -> str:
-    """What keeps it from firing comes first."""
+    """Return its state: paused, failing, awake or asleep."""
     if info.paused:
         return "paused"
     if info.error is not None:
@@ -405,22 +405,22 @@ def call_shape(call: Activity) -> dict[str, Any]:
 
 
 _SHORTEST = 4
-"""Fewer characters are rather a slip of the finger than a run."""
-_TOLD = 3
+"""Characters of an id that are needed at least."""
+_SHOWN_IDS = 3
 
 
 async def find_run(app: Stepfast, text: str, key: str | None = None) -> Run[Any]:
-    """The run that is meant: by its id, or with a key by its workflow. A whole id is not looked up here; the next
-    question about the run tells."""
+    """Return the run of an id, of the beginning of one, or of a workflow and a key. A whole id is not checked here; the
+    next query of the run does."""
     if key is not None:
         return app.get((await app.find(text, key=key)).id)
     bounds = ids_beginning_with(text)
     if bounds is None or len(text.strip()) < _SHORTEST or bounds[0] == bounds[1] or is_id(text.lower()):
         return app.get(bounds[0] if bounds is not None and bounds[0] == bounds[1] else text)
-    found = await (await app.store()).ids_between(*bounds, _TOLD + 1)
+    found = await (await app.store()).ids_between(*bounds, _SHOWN_IDS + 1)
     if not found:
         raise RunNotFound(f"whose id begins with {text}")
     if len(found) > 1:
-        told = found if len(found) <= _TOLD else [*found[:_TOLD], "others"]
-        raise InvalidInput(f"{text!r} is the beginning of several ids: {listed(told)}; write more of it")
+        shown = found if len(found) <= _SHOWN_IDS else [*found[:_SHOWN_IDS], "others"]
+        raise InvalidInput(f"{text!r} is the beginning of several ids: {listed(shown)}; write more of it")
     return app.get(found[0])

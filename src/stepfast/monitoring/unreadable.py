@@ -1,4 +1,4 @@
-"""What passed through a codec that is not here: a value that says so stands in for it."""
+"""Payloads that cannot be read here, because their codec is missing: a note replaces them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from ..settings import FORMAT
 
 
 class UnreadablePayload:
-    """Stands in for a codec that only the application's code has: what passed through it is shown as not readable."""
+    """A codec in place of that of the application's code: payloads are shown as not readable."""
 
     def encode(self, data: bytes, /) -> bytes:
-        """Never called: whoever writes goes without a codec, or with the real one."""
+        """Never called: writing uses no codec, or the real one."""
         raise PayloadError("payloads can be written through a codec only with the code: give --app module:app")
 
     def decode(self, data: bytes, /) -> bytes:
-        """A value that says so, in the shape of an error, so that it can stand for one too."""
+        """Return a note, in the shape of an error, so that it can replace one too."""
         return b'{"type":"Sealed","message":"stored through a codec; --app module:app shows it"}'
 
 
 def is_sealed(value: object) -> bool:
-    """Whether this stands for a value that cannot be read without the code."""
+    """Whether this is the note for a payload that cannot be read."""
     return isinstance(value, dict) and value.get("type") == "Sealed" and value.keys() == {"type", "message"}
 
 
 class TolerantPayloads(Payloads):
-    """Payloads for those who only look: one that cannot be read does not keep the rest from being shown. The codec may
-    not be here, its key may be another one, or somebody wrote into the table by hand."""
+    """Payloads for reading: one that cannot be read is replaced by a note that says why. The codec may be missing or
+    have another key, or the row may have been written by hand."""
 
     @classmethod
     def like(cls, payloads: Payloads) -> TolerantPayloads:
-        """Tolerant payloads with the settings and the codec of others."""
+        """Return tolerant payloads with the same settings and codec."""
         made = cls(payloads.settings, payloads._codec, payloads._logger)
         made.stand_in = payloads.stand_in or UnreadablePayload()
         return made
 
     def decode(self, text: str, type_: Any, format_: int, what: str) -> Any:
-        """The value, or one that says why there is none."""
+        """Return the value, or a note that says why it cannot be read."""
         try:
             return super().decode(text, type_, format_, what)
         except PayloadError as error:
@@ -54,21 +54,21 @@ class TolerantPayloads(Payloads):
             msgspec.json.decode(raw)
         except PayloadError as error:
             return _told(str(error))
-        except Exception as error:  # whatever a codec raises; its words may quote what it was given
+        except Exception as error:  # any error of a codec; its message may quote the payload
             return _told(f"the codec that is here cannot read it ({type(error).__name__})")
         return raw
 
 
 class SafeCodec:
-    """An application's codec for people at a prompt: whatever it raises becomes a sentence. A worker goes without:
-    there a codec that fails costs an attempt, and may do better in the next one."""
+    """An application's codec for the command line: its errors become messages. Workers do not use it: there an error of
+    the codec fails the attempt, and the next one may succeed."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
     @classmethod
     def around(cls, payloads: Payloads) -> None:
-        """Let these payloads pass through it, if they pass through a codec at all."""
+        """Wrap the codec of these payloads, if they have one."""
         if payloads._codec is not None and not isinstance(payloads._codec, cls):
             payloads._codec = cls(payloads._codec)
 
@@ -78,7 +78,7 @@ class SafeCodec:
             return self._codec.encode(data)
         except PayloadError:
             raise
-        except Exception as error:  # its words may quote what it was given
+        except Exception as error:  # its message may quote the payload
             raise PayloadError(f"the application's codec cannot encode a payload ({type(error).__name__})") from None
 
     def decode(self, data: bytes, /) -> bytes:

@@ -1,4 +1,4 @@
-"""Handlers: what serves the steps of a name, and calling it with the input of a task."""
+"""Handlers of remote steps: their declaration, and calling them with the input of a task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Handler(NamedTuple):
-    """A function, and what it says of itself."""
+    """A function, and how it is called."""
 
     name: str
     function: Callable[..., Any]
@@ -55,7 +55,7 @@ def _asks_for_task(parameters: list[Any]) -> bool:
 
 
 class Performer:
-    """Calls handlers, and makes an outcome of whatever comes of it."""
+    """Calls handlers, and returns every outcome, also errors, as a `TaskOutcome`."""
 
     def __init__(self, handlers: dict[str, Handler], payloads: Payloads, in_thread: InThread) -> None:
         self._handlers = handlers

@@ -169,7 +169,7 @@ class SqlTransport:
 
 
 async def _make_way(work: Work, attempts: dict[str, int]) -> None:
-    """Remove what attempts before these have left: a failure, and a task, whoever holds it."""
+    """Remove the failures and the tasks of earlier attempts, also tasks that a worker holds."""
     ids = tuple(sorted(attempts))
     older = [row[0] for row in await work.fetch("lock_tasks", ids=ids) if row[1] < attempts.get(row[0], 0)]
     if older:

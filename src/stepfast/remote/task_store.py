@@ -85,7 +85,7 @@ class Database(Protocol):
         ...
 
     def script(self) -> str:
-        """What makes the tables, to be run by somebody who may."""
+        """The statements that make the tables, for a user who has the right."""
         ...
 
 
@@ -151,10 +151,10 @@ def missing_tables(said: str) -> SchemaError:
 
 
 def may_not_make_tables(said: str) -> MissingRight:
-    """The error for a user who may not make them: somebody else can, once."""
+    """Return the error for a user who may not make the tables."""
     return MissingRight(
-        f"the database user may not make the transport's tables ({said}): let somebody who may run `stepfast migrate "
-        f"--transport` once, or what it prints with --sql, and {_GRANT}"
+        f"the database user may not make the transport's tables ({said}): run `stepfast migrate --transport` once "
+        f"as a user who may, or the SQL that it prints with --sql, and {_GRANT}"
     )
 
 
@@ -230,8 +230,8 @@ class Serving:
                 await work.execute("let_go", ids=_ids(strays))
 
     async def record(self, outcomes: Sequence[TaskOutcome], overdue: Collection[str] = ()) -> Recorded:
-        """Write results and end their tasks, as one. A result is put off while an engine is reading the failure of an
-        earlier attempt, because the engine then deletes whatever is in that row; unless its step is ``overdue``."""
+        """Write results and end their tasks, as one. A result is postponed while an engine is reading the failure of an
+        earlier attempt, because the engine then deletes that row; unless its step is ``overdue``."""
         async with self._database.transaction() as work:
             held = await self._held(work, [outcome.key for outcome in outcomes])
             busy = await self._make_way(work, held, overdue)
@@ -242,7 +242,7 @@ class Serving:
         return Recorded(set(kept), held.keys() - kept.keys())
 
     async def _make_way(self, work: Work, keys: Iterable[Key], overdue: Collection[str]) -> set[str]:
-        """Remove failures that earlier attempts have left; those that somebody reads at this moment stay."""
+        """Remove the failures of earlier attempts, but not those that an engine is reading."""
         retried = [key for key in keys if key[1] > 1]
         rows = await work.fetch("lock_failures", ids=_ids(retried)) if retried else ()
         busy = {row[0] for row in rows if row[1] is not None and row[1] < _READING_MS} - set(overdue)

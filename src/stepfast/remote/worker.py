@@ -23,7 +23,7 @@ from .protocol import DEFAULT_PREFIX, LONGEST, ClaimedTask, check_group, check_s
 from .task_store import Database, Key, Recorder, Serving, located, open_database
 
 _CLAIM_ENDS = 5.0
-"""Seconds for a claim that is under way when the worker stops: its tasks are then given back rather than left lying."""
+"""Seconds for a claim that is under way when the worker stops, so that its tasks can be given back."""
 _LAST_RESULTS = 5.0
 """Seconds for results that are still to be written when the worker stops."""
 _GIVE_BACK = 3.0
@@ -43,7 +43,7 @@ class Options(NamedTuple):
 
 
 class Shift:
-    """What a worker has in hand. It is begun once and ended once."""
+    """The tasks and services of a worker between start and stop."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class Shift:
         self._cut_off = False
         """Whether handlers are waited for no longer."""
         self._doubt = False
-        """Whether a claim was asked for whose answer never came: rows may name us without our knowledge."""
+        """Whether the answer to a claim was lost: tasks may be claimed that this worker does not know of."""
         self.broken = asyncio.Event()
-        """Set if a duty ended by an error, which is a bug."""
+        """Set if a service ended by an error, which is a bug."""
         self.cause: tuple[str, BaseException] | None = None
         self._duties: dict[str, asyncio.Task[None]] = {}
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the three duties side by side."""
+        """Start the three services."""
         for name, duty in (("claiming", self._claim()), ("holding", self._hold()), ("recording", self._recorder.run())):
             self._begin_duty(name, duty)
 
@@ -90,7 +90,7 @@ class Shift:
     def _duty_ended(self, name: str, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        self._logger.critical("the duty %s of a remote worker ended by an error", name, exc_info=error)
+        self._logger.critical("the service %s of a remote worker ended by an error", name, exc_info=error)
         self.cause = self.cause or (name, error)
         self.broken.set()
 
@@ -104,7 +104,7 @@ class Shift:
         self._hurried.set()
 
     async def end(self, grace: float) -> None:
-        """Claim nothing more, let handlers finish, record what they did, give back the rest."""
+        """Stop claiming, let handlers finish, record their outcomes, give back the other tasks."""
         self._stopping.set()
         clock = self._clock
         await clock.wait((self._duties["claiming"],), _CLAIM_ENDS)
@@ -188,7 +188,7 @@ class Shift:
             raise
 
     def _accept(self, task: ClaimedTask) -> None:
-        """Begin with a task. One that runs here already was ours all the time, only its lease had run out."""
+        """Start a task, unless it is running here already: then its lease had expired, and it was claimed again."""
         if task.key not in self._running and task.key not in self._recorder.unrecorded:
             self._running[task.key] = self._clock.task(self._perform(task))
 
@@ -206,15 +206,15 @@ class Shift:
             self._freed.set()
 
     def _is_wanted(self, task: ClaimedTask) -> bool:
-        """Whether the worker will record what comes of the task. If it has not cancelled it, its code has."""
+        """Whether the worker will record the outcome of the task, so that a cancellation comes from its code."""
         return self._is_ours(task) and not self._cut_off and not self._duties["recording"].cancelling()
 
     def _is_ours(self, task: ClaimedTask) -> bool:
-        """Whether the present code still stands for the task: a handler may ignore that its task was lost."""
+        """Whether the running coroutine is still that of the task: a handler may ignore that its task was lost."""
         return self._running.get(task.key) is asyncio.current_task()
 
     async def _either(self, event: asyncio.Event | None, seconds: float | None) -> None:
-        """Until it happens, the time is over, or the worker stops; and then at once."""
+        """Wait for an event, a time or the stop of the worker."""
         waits = [asyncio.ensure_future(one.wait()) for one in (self._stopping, event) if one is not None]
         try:
             if seconds is None:
@@ -247,11 +247,11 @@ class Shift:
                 self._lose(key)
 
     def _lose(self, key: Key) -> None:
-        """Nobody waits for this handler any more: the step was cancelled, or another worker has the task."""
+        """Cancel a handler whose step was cancelled, or whose task another worker has."""
         task = self._running.pop(key, None)
         if task is not None:
-            told = "the task of step %s, attempt %d, is not this worker's any more; it is ended"
-            self._logger.warning(told, *key, extra=ids_of_step(key[0]))
+            message = "the task of step %s, attempt %d, is not this worker's any more; its handler is cancelled"
+            self._logger.warning(message, *key, extra=ids_of_step(key[0]))
             task.cancel()
             self._freed.set()
 
@@ -350,7 +350,7 @@ class RemoteWorker:
         self._logger.info("remote worker %s serves group %r in %s", shift.id, self.group, self._where())
 
     async def stop(self, grace: float | None = None) -> None:
-        """Claim nothing more, wait for handlers, give back the rest, disconnect. Who is cancelled meanwhile hears of it
+        """Stop claiming, wait for handlers, give back the other tasks, disconnect. A cancellation is raised
         afterwards."""
         patience = self._options.shutdown_grace if grace is None else grace
         await to_the_end(lambda: self._leave(patience))
@@ -397,14 +397,14 @@ class RemoteWorker:
             self._shift.hurry()
 
     def breakage(self) -> WorkerBroken:
-        """What a supervisor is told of a worker that ended by itself."""
-        duty, error = self._cause or ("a duty", None)
+        """Return the error of a worker that ended by itself."""
+        duty, error = self._cause or ("a service", None)
         broken = WorkerBroken(f"of group {self.group!r}", duty, "" if error is None else sentence(error), "tasks")
         broken.__cause__ = error
         return broken
 
     def redirect(self, url: str | None = None, **options: Any) -> None:
-        """Serve another database, or in another way: what was said on the command line wins over the code."""
+        """Replace the database and options, as by those of the command line."""
         if url is not None:
             self._location = located(url, None, self._location.prefix)
         self._given |= {name: value for name, value in options.items() if value is not None}

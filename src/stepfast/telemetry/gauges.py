@@ -157,7 +157,7 @@ def _queues(queues: list[QueueNow], most: int) -> list[Family]:
             "stepfast_queue_oldest_ready_seconds", "For how long the first in line has been ready.", "queue", oldest
         ),
         _labelled("stepfast_queue_ready", f"Runs that are ready; counted up to {MOST}.", "queue", ready),
-        _labelled("stepfast_queue_workers", "Live workers that can serve the queue; 0: nobody can.", "queue", served),
+        _labelled("stepfast_queue_workers", "Live workers that can serve the queue.", "queue", served),
         _labelled("stepfast_queue_paused", "Whether the queue is paused.", "queue", paused),
     ]
 

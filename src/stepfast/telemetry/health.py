@@ -1,4 +1,4 @@
-"""The health port: a small HTTP server in a thread of its own, so that it answers while the worker is blocked."""
+"""The health port: a small HTTP server in a thread of its own, so that it answers while the event loop is blocked."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 
 EVERY = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _STOPPED = 2.0
-"""A look that comes so many seconds late: the whole process was stopped, which is not the loop's fault."""
+"""A check that is so many seconds late: the whole process was stopped, and not only the event loop."""
 
 
 class LoopLag:
-    """Sends a word to an event loop, and sees how long it lies there. Used in one thread that is not the loop's."""
+    """Measures the lag of an event loop by a callback. Used in one thread that is not the loop's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._sent: float | None = None
-        """When the word was sent that has not been taken yet."""
+        """When the callback was scheduled that has not been called yet."""
         self._examined = time.monotonic()
         self._took = 0.0
-        """How long the last one lay there."""
+        """How long the last callback waited."""
 
     @property
     def seconds(self) -> float:
-        """For how long the loop has not moved, or needed for its last word."""
+        """For how long the loop has been blocked, or was at the last callback."""
         sent = self._sent
         return self._took if sent is None else max(self._took, time.monotonic() - sent)
 
     def examine(self) -> None:
-        """Send a word, unless one is still there. To be called about once a second."""
+        """Schedule a callback, unless one is pending. To be called about once a second."""
         now = time.monotonic()
         if self._sent is not None and now - self._examined > EVERY + _STOPPED:
             self._sent = now
@@ -59,25 +59,24 @@ class LoopLag:
                 self._sent = None  # it is closed: the process is about to end
 
     def _taken(self) -> None:
-        """In the event loop: it moves."""
         sent = self._sent
         if sent is not None:
             self._took, self._sent = time.monotonic() - sent, None
 
 
 PATIENCE = 3.0
-"""Seconds for the questions that only the event loop of the worker can ask the database. Scrapes wait for ten."""
+"""Seconds for queries of the database by the worker's event loop. Scrapes wait for ten."""
 
 
 class Report(Struct):
-    """What a process says of itself."""
+    """The report of a process on itself."""
 
     live: list[Finding]
     ready: list[Finding]
     families: list[Family] = []
-    """What it has counted, if that was asked for."""
+    """What it has counted, if requested."""
     gauges: list[Family] = []
-    """What it has read in the database for all, if that was asked for."""
+    """What it has read in the database, if requested."""
 
 
 class Reporter:
@@ -93,12 +92,12 @@ class Reporter:
         return await self.report()
 
     async def metrics(self) -> list[Family]:
-        """What it has counted, and what it reads in the database."""
+        """Return what it has counted, and what it reads in the database."""
         report = await self.report(metrics=True, gauges=True)
         return report.gauges + report.families
 
     async def report(self, metrics: bool = False, gauges: bool = False) -> Report:
-        """How the workers of this process are doing now; if wanted, with counters and with gauges of the database."""
+        """Report on the workers of this process; on request with counters and with gauges of the database."""
         workers = self._vitals()
         lag = self.lag.seconds
         report = Report(is_live(workers, lag, self._app.settings.live_lag), is_ready(workers))
@@ -109,7 +108,7 @@ class Reporter:
         return report
 
     async def watch(self) -> None:
-        """Have an eye on the event loop, until cancelled."""
+        """Check the event loop, until cancelled."""
         while True:
             self.lag.examine()
             await asyncio.sleep(EVERY)
@@ -124,7 +123,7 @@ class Reporter:
         return []
 
     async def _gauges(self) -> list[Family]:
-        """Read by the event loop that has the connections; nothing, if that does not answer."""
+        """Read gauges in the event loop that has the connections; none, if it does not answer."""
         if self._app._connections.made(self._loop) is None:
             return []
         reading = gauges_of(self._app)
@@ -146,7 +145,7 @@ def counted(app: Stepfast) -> list[Family]:
 
 
 def lag_family(seconds: float) -> Family:
-    """How long the event loop took to take a word."""
+    """Return the lag of the event loop as a metric."""
     said = "How long the event loop of the worker did not move; of several processes, the longest."
     return Family("stepfast_loop_lag_seconds", GAUGE, said, series=[((), [seconds])])
 
@@ -164,29 +163,29 @@ _PAGES = f"there are {LIVE[0]}, {READY[0]} and {METRICS}\n"
 
 
 class Source(Protocol):
-    """Whoever knows how things are: one process, or the parent of several."""
+    """The source of reports: one process, or the parent of several."""
 
     async def health(self) -> Report:
         """Whether the process is alive, and ready to work."""
         ...
 
     async def metrics(self) -> list[Family]:
-        """What was counted, and what stands in the database."""
+        """What was counted, and gauges of the database."""
         ...
 
 
 class Answer(NamedTuple):
-    """What the health port sends back."""
+    """An answer of the health port."""
 
     code: int
     text: str
     content_type: str = _PLAIN
     allow: bool = False
-    """Whether to say which methods there are."""
+    """Whether to list the allowed methods."""
 
 
 async def answer(source: Source, method: str, target: str) -> Answer:
-    """The answer to one question. Nothing of the question is repeated in it."""
+    """Return the answer to a request, without repeating any of it."""
     path = target.partition("?")[0]
     if path not in (*LIVE, *READY, METRICS):
         return Answer(404, _PAGES)
@@ -199,13 +198,13 @@ async def answer(source: Source, method: str, target: str) -> Answer:
 
 
 def _told(findings: Sequence[Finding]) -> Answer:
-    """Each thing that was looked at has its line, also where all is well: who looks by hand wants to see it."""
+    """Return a line for each finding, also for good ones, for people who read them."""
     lines = [f"{'ok' if finding.ok else 'wrong'}: {finding.name}: {finding.said}\n" for finding in findings]
     return Answer(200 if all_ok(findings) else 503, "".join(lines))
 
 
 _START_TIMEOUT = 10.0
-"""Seconds for it to begin; and a fifth of that to end."""
+"""Seconds for it to start; and a fifth of that to end."""
 
 Main = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
@@ -213,23 +212,23 @@ logger = logging.getLogger("stepfast.health")
 
 
 class SideThread:
-    """Runs a coroutine, and another beside it, until told to stop."""
+    """Runs a coroutine, and another concurrently, in a thread until it is stopped."""
 
     def __init__(self, name: str, main: Main, beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._main = main
-        """Is given a function to call when it is ready."""
+        """Takes a function to call when it is ready."""
         self._beside = beside
         self._begun: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping: Callable[[], object] | None = None
 
     def start(self) -> None:
-        """Begin, and wait until it is ready. Raises what kept it from that."""
+        """Start, and wait until it is ready, or raise the error that prevented it."""
         self._thread.start()
         self._begun.result(_START_TIMEOUT)
 
     def stop(self) -> None:
-        """End, and wait for that, but not for long: nothing that it does is worth a delay. Safe to repeat."""
+        """Stop, and wait for the end, but not for long. May be repeated."""
         if self._stopping is not None:
             self._stopping()
         if self._thread.is_alive():
@@ -255,7 +254,7 @@ class SideThread:
         beside = asyncio.ensure_future(self._beside())
         try:
             await main
-        except asyncio.CancelledError:  # ends here: it was told to stop, and the thread ends with it
+        except asyncio.CancelledError:  # ends here: it was stopped, and the thread ends with it
             pass
         finally:
             beside.cancel()
@@ -273,7 +272,7 @@ _PATIENCE = 5.0
 _THINKING = 10.0
 """Seconds for an answer to be made."""
 _MOST = 32
-"""Connections at once; the next one is told to come again."""
+"""Connections at once; further ones are refused."""
 
 
 class HealthPort:
@@ -293,7 +292,7 @@ class HealthPort:
         reporter = Reporter(self._app, asyncio.get_running_loop())
         listener = Listener(reporter, self._host, self.port)
         thread = self._thread = SideThread("stepfast-health", listener.serve, reporter.watch)
-        thread.start()  # a moment: nothing is asked of anybody
+        thread.start()  # blocks only briefly: it does no queries
         self.port = listener.port
         return self
 
@@ -303,13 +302,13 @@ class HealthPort:
 
 
 class Listener:
-    """Listens, and has each request answered."""
+    """Listens, and answers requests."""
 
     def __init__(self, source: Source, host: str, port: int) -> None:
         self._source = source
         self._host = host
         self.port = port
-        """Where it listens; of 0, what it was given."""
+        """Where it listens; for 0, the port that it was given."""
         self._open = 0
         """Connections that are being answered."""
 
@@ -323,7 +322,7 @@ class Listener:
             server.close()
 
     async def listen(self) -> asyncio.Server:
-        """Take the port, or say why not."""
+        """Take the port, or raise an error that says why that is not possible."""
         if not self._host.strip():
             raise ConfigurationError(
                 "the health port needs a host to listen on, and the one that is given is empty: name one, as in "
@@ -351,7 +350,7 @@ class Listener:
                 await writer.drain()
             writer.close()
         except (TimeoutError, OSError):
-            writer.transport.abort()  # who asks and does not listen is not waited for
+            writer.transport.abort()  # a client that does not read is not waited for
         finally:
             self._open -= 1
 
@@ -397,9 +396,9 @@ def response(said: Answer, with_body: bool) -> bytes:
 
 
 async def metrics_text(app: Stepfast) -> str:
-    """The metrics of this process and of the database, as Prometheus reads them (``text/plain; version=0.0.4``).
+    """Return the metrics of this process and of the database, as Prometheus reads them (``text/plain; version=0.0.4``).
 
-    Counters are there if ``Metrics`` is among the observers of the application. The database is asked at most every
-    ``metrics_cache`` seconds, however often this is called.
+    Counters are there if ``Metrics`` is among the observers of the application. The database is queried at most every
+    ``metrics_cache`` seconds.
     """
     return render([*await gauges_of(app), *counted(app)])

@@ -38,7 +38,7 @@ _LONGEST = 200
 """Characters of a label's value at most."""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _UNSEEN = {code: "\ufffd" for code in [*range(0x20), 0x7F, 0x85, 0x2028, 0x2029] if chr(code) != "\n"}
-"""Characters that some reader might take for the end of a line, or show as nothing."""
+"""Characters that a reader could take for the end of a line, or that are invisible."""
 
 
 class Family(Struct):
@@ -118,7 +118,7 @@ def number(value: float) -> str:
 
 
 def harmless(value: str) -> str:
-    """A label's value of which no reader takes a part for something else: bounded, and without control characters."""
+    """Return the value of a label, bounded and without control characters."""
     return value[:_LONGEST].encode("utf-8", "replace").decode().translate(_UNSEEN)
 
 
@@ -232,7 +232,7 @@ _RECORDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class Metrics(Observer):
-    """Counts what it is told: ``Stepfast(observers=[Metrics()])``. The text is given by ``metrics_text(app)``.
+    """Counts events: ``Stepfast(observers=[Metrics()])``. The text is given by ``metrics_text(app)``.
 
     Labels are names of workflows, queues, steps and classes of errors, never ids, keys or messages. The settings
     ``metrics_values`` and ``metrics_series`` bound how many there are.
@@ -248,9 +248,9 @@ class Metrics(Observer):
         self._claims: deque[RunClaimed] = deque()
         self._ends: deque[RunEnded] = deque()
         self._tries: deque[StepEnded] = deque()
-        """What is not counted yet of that of which there is most."""
+        """The most frequent events, which are counted together."""
         self.collectors: dict[str, Callable[[Any], None]] = {}
-        """What is called in place of a method that would only do the same."""
+        """Called in place of methods that would do the same."""
         if type(self) is Metrics:
             self.collectors = {"claimed": self._claims.append, "ended": self._ends.append}
 
@@ -299,7 +299,7 @@ class Metrics(Observer):
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def step_ended(self, event: StepEnded) -> None:
-        """Note how long a try took, and why it failed. Whoever only polls is not flushed for long."""
+        """Note how long a try took, and why it failed. A step that only polls causes no flush for long."""
         tries = self._tries
         tries.append(event)
         if len(tries) >= _TOGETHER:
@@ -327,8 +327,8 @@ class Metrics(Observer):
     # -- what was told of many ----------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Count what has gathered. Only whoever has the lock takes it out. Nothing is made for each of them: what lives
-        until all are counted would be looked at by the garbage collector."""
+        """Count what has gathered, under the lock. No object is made for each event: the garbage collector would visit
+        it."""
         with self._lock:
             self._count_claims()
             self._count_tries()

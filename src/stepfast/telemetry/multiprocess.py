@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "STEPFAST_REPORT_FD"
-"""Names the open file that is the wire to the parent."""
+"""Names the open file of the wire to the parent."""
 HEALTH, METRICS, GAUGES = "health", "metrics", "gauges"
 _LAST_WORD = 1.0
-"""Seconds for the last report to go."""
+"""Seconds for the last report."""
 
 
 def wire_to_parent() -> socket.socket | None:
-    """The wire that our parent gave us, once: what we start ourselves must not have it."""
+    """Return the wire that the parent passed, once: processes started here must not inherit it."""
     number = os.environ.pop(VARIABLE, None)
     if number is None or not number.isdecimal():
         return None
@@ -68,7 +68,7 @@ class ReportingWire:
                 report = await self._reporter.report(word != HEALTH, word == GAUGES)
                 await self._send(writer, report)
         except ConnectionError:
-            pass  # the parent is gone; somebody will tell us what to do
+            pass  # the parent is gone
         finally:
             try:
                 async with asyncio.timeout(_LAST_WORD):
@@ -85,7 +85,7 @@ class ReportingWire:
 _LONGEST = 32 * 1024 * 1024
 """Bytes of a report at most."""
 _SOON = 2.0
-"""Seconds within which a child answers that need not ask the database."""
+"""Seconds within which a child answers without queries of the database."""
 
 logger = logging.getLogger("stepfast.health")
 
@@ -97,7 +97,7 @@ class Wire(NamedTuple):
     theirs: socket.socket
 
     def for_child(self) -> dict[str, Any]:
-        """How the process is to be started so that it has its end."""
+        """Return the arguments that pass the other end to a process."""
         number = self.theirs.fileno()
         return {"pass_fds": (number,), "env": {**os.environ, VARIABLE: str(number)}}
 
@@ -109,14 +109,14 @@ class Child:
         self.number = number
         self._reader, self._writer = reader, writer
         self.families: list[Family] = []
-        """What it had counted when it last said so."""
+        """What it had counted by its last report."""
         self.answered_at = time.monotonic()
         self.introduced = False
-        """Whether the process has said anything yet. One that still loads its code cannot, and is not waited for."""
+        """Whether the process has reported yet. One that still loads its code cannot, and is not waited for."""
         self._waiting: deque[asyncio.Future[Report]] = deque()
 
     async def listen(self) -> None:
-        """Take in what it says, until it ends."""
+        """Receive its reports until it ends."""
         try:
             while text := await self._reader.readline():
                 self._heard(msgspec.json.decode(text, type=Report))
@@ -138,7 +138,7 @@ class Child:
             future.set_result(report)
 
     async def ask(self, word: str, patience: float) -> Report | None:
-        """The report of the child; None if it does not answer in time."""
+        """Request a report of the child; None if it does not answer in time."""
         if not self.introduced or self._writer.is_closing():
             return None
         future = asyncio.get_running_loop().create_future()
@@ -156,17 +156,17 @@ class Children:
         self._settings = settings
         self._living: dict[Child, asyncio.Task[None]] = {}
         self._departed: list[Family] = []
-        """What those had counted that have ended."""
+        """What ended processes had counted."""
 
     async def joined(self, number: int, wire: Wire) -> Child:
-        """A process was started, and has its end of this wire."""
+        """Add a process that was started with its end of this wire."""
         wire.theirs.close()
         child = Child(number, *await asyncio.open_connection(sock=wire.ours, limit=_LONGEST))
         self._living[child] = asyncio.create_task(child.listen(), name="stepfast-report")
         return child
 
     async def left(self, child: Child) -> None:
-        """A process has ended: hear its last word, and keep what it had counted."""
+        """Remove a process that has ended: receive its last report, and keep what it had counted."""
         task = self._living[child]
         await asyncio.wait((task,), timeout=_SOON)
         task.cancel()
@@ -175,7 +175,7 @@ class Children:
         self._departed = merged([*self._departed, *lasting], self._settings.metrics_series)
 
     async def health(self) -> Report:
-        """All are alive, and all are ready; or who is not."""
+        """Report on the health of all processes."""
         children = sorted(self._living, key=lambda child: child.number)
         reports = await asyncio.gather(*(child.ask(HEALTH, _SOON) for child in children))
         whole = Report([], [])
@@ -196,7 +196,7 @@ class Children:
         return Report([Finding("process", alive, said)], [Finding("process", False, said)])
 
     async def metrics(self) -> list[Family]:
-        """The sums over all, and what one of them reads in the database for all."""
+        """Return the sums over all processes, and gauges that one of them reads in the database."""
         children = sorted(self._living, key=lambda child: child.number)
         reading = asyncio.create_task(self._gauges(children))
         await asyncio.gather(*(child.ask(METRICS, _SOON) for child in children))
@@ -206,7 +206,7 @@ class Children:
         return gauges + merged([*self._departed, *counted])
 
     async def _gauges(self, children: Iterable[Child]) -> list[Family]:
-        """From the first that answers: the same one each time, so that its cache serves."""
+        """Request gauges of the first that answers: the same one each time, so that its cache is used."""
         until = time.monotonic() + PATIENCE + _SOON
         for child in children:
             report = await child.ask(GAUGES, max(0.0, min(PATIENCE + 0.5, until - time.monotonic())))

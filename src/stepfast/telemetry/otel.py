@@ -76,7 +76,7 @@ Try = tuple[str, int, str, int, int]
 class Tracing(Observer):
     """Makes spans of what happens: ``Stepfast(observers=[Tracing()])``.
 
-    ``parent`` says how the spans of a run belong to whoever started it. With ``"child"`` they are in the same trace,
+    ``parent`` says how the spans of a run belong to the start of the run. With ``"child"`` they are in the same trace,
     below the span of the start. With ``"link"`` a run has a trace of its own, whose first span has a link to it.
     ``"auto"``, the default, is ``"link"`` for workflows, which may take days, and ``"child"`` for tasks and dags.
 
@@ -121,7 +121,7 @@ class Tracing(Observer):
             _end(span, event.error_type)
 
     def signal_taken(self, event: SignalTaken) -> None:
-        """A span without length, with a link to whoever sent the signal."""
+        """Add a span without length, with a link to the sender of the signal."""
         span = self._tracer.start_span(
             self._names.of("receive", event.name),
             self._where(event.run_id, event.claim),
@@ -224,7 +224,7 @@ class Tracing(Observer):
             claim.span.add_event("step refused", said | {"error.type": event.error_type})
 
     def remote_ended(self, event: RemoteEnded) -> None:
-        """A remote step, made and ended at once, and dated back: its run had left meanwhile."""
+        """Add the span of a remote step, dated back: its run was suspended while it was served."""
         now = time.time_ns()  # as the SDK does it: no decision hangs on it
         span = self._tracer.start_span(
             self._names.of("remote", event.step),
@@ -263,7 +263,7 @@ class _Claim:
         self.is_first = is_first
         """Whether it is the first span of a trace that is the run's own."""
         self.trace_id = span.get_span_context().trace_id
-        """Zero, where nobody makes spans."""
+        """Zero without an SDK."""
 
 
 class _Put(Setter[dict[str, str]]):
@@ -292,7 +292,7 @@ class Headers:
         into.update({f"{prefix}{name}": value for name, value in headers.items()})
 
     def parted(self, sent: dict[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-        """The headers of whoever started a run, of its first claim and of its last one."""
+        """Return the headers of the start of a run, of its first claim and of its last one."""
         first = {name.removeprefix(_FIRST): value for name, value in sent.items() if name.startswith(_FIRST)}
         last = {name.removeprefix(_LAST): value for name, value in sent.items() if name.startswith(_LAST)}
         rest = {name: value for name, value in sent.items() if not name.startswith((_FIRST, _LAST))}

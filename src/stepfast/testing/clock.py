@@ -27,11 +27,11 @@ class LabTimer:
         self._function: Callable[..., object] | None = function
         self._args = args
         self.of_run = False
-        """Whether a run waits for it, and not a duty of the worker."""
+        """Whether a run waits for it, and not a service of the worker."""
 
     @property
     def wanted(self) -> bool:
-        """Whether nobody has cancelled it."""
+        """Whether it has not been cancelled."""
         return self._function is not None
 
     def cancel(self) -> None:
@@ -101,7 +101,7 @@ class LabClock(Clockwork):
         return timer
 
     def next_alarm_ms(self) -> int | None:
-        """Milliseconds until something is due that a run waits for in its slot."""
+        """Return the milliseconds until something is due that a run waits for in its slot."""
         found = [when for when, _, timer in self._timers if timer.of_run and timer.wanted]
         return math.ceil((min(found) - self.now()) * 1000) if found else None
 
@@ -126,12 +126,11 @@ class LabClock(Clockwork):
     # -- threads -----------------------------------------------------------------------------------------------------
 
     def thread(self, name: str, function: Callable[[], None]) -> threading.Thread:
-        """A duty that would wait in a thread by real time is the lab's own affair: nothing is begun."""
+        """Return a thread that does nothing: services that wait by real time are not needed in a lab."""
         return threading.Thread(target=_nothing, name=name, daemon=True)
 
 
 def _end_now(limit: asyncio.Timeout) -> None:
-    """What has not been left by then ends."""
     try:
         limit.reschedule(asyncio.get_running_loop().time())
     except RuntimeError:
@@ -144,4 +143,4 @@ def _set(future: asyncio.Future[None]) -> None:
 
 
 def _nothing() -> None:
-    """What a thread does that is not wanted."""
+    """Do nothing."""

@@ -1,7 +1,7 @@
 """``crash_everywhere``: a run for every commit, in which the worker dies just before or just after it.
 
 Each run begins with the same id, the same random values and the same time as one that nothing happened to, and must
-come to the same end with the same records. Whatever is different came from something that is not recorded.
+come to the same end with the same records. Any difference comes from something that is not recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_JUMPS = 1000
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """What was tried, and what every run came to."""
+    """What was tried, and how every run ended."""
 
     commits: int
     """Commits of the run that nothing happened to."""
@@ -48,7 +48,7 @@ class CrashReport:
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What is played again and again."""
+    """What is run again and again."""
 
     app: Stepfast
     workflow: Workflow[Any, Any] | str
@@ -59,7 +59,6 @@ class _Scene:
     patience: float
 
     async def play(self, cut: Cut) -> Trace:
-        """One run from its start to its end."""
         async with Lab._for_crash(self.app, self.now, self.patience, cut) as lab:
             for what, function in self.replace.items():
                 lab.replace(what, function)
@@ -105,7 +104,7 @@ async def crash_everywhere(
 
 
 async def _crash(scene: _Scene, whole: Trace, cut: Cut, commits: int) -> bool:
-    """Play it with one death; False, if there was no such commit."""
+    """Run it with one crash; False if there was no such commit."""
     where = f"the worker died just {'after' if cut.after else 'before'} commit {cut.number} of {commits}"
     try:
         trace = await scene.play(cut)

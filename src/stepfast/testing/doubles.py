@@ -33,12 +33,12 @@ class InjectedFailure(Exception):
 
 
 class Doubles:
-    """What stands in for the functions of steps in one lab; the functions themselves are left as they are."""
+    """The replacements of the functions of steps in one lab; the functions themselves do not change."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self._others: dict[Hashable, tuple[Any, Callable[..., Any]]] = {}
-        """What is replaced, and by what; by the function, or by the name of the step. The last said stands last."""
+        """What is replaced, and by what; by the function, or by the name of the step. The latest comes last."""
         self._failures: dict[str, deque[BaseException]] = {}
 
     # -- for tests ---------------------------------------------------------------------------------------------------
@@ -78,12 +78,12 @@ class Doubles:
         return self._instead(None if function is None else _key(function), *names)
 
     def _instead(self, *keys: Hashable) -> Callable[..., Any] | None:
-        """What was said last of any of these."""
+        """Return the latest replacement of any of these."""
         said = set(keys)
         return next((self._others[key][1] for key in reversed(self._others) if key in said), None)
 
     def serves(self, name: str) -> bool:
-        """Whether somebody stands in for the remote workers of a name, or it is to fail."""
+        """Whether the remote steps of a name have a replacement, or are to fail."""
         return name in self._others or bool(self._failures.get(name))
 
     def of_step(self, step: StepCall[Any]) -> None:
@@ -127,7 +127,7 @@ class LabObservers(Observers):
     def __init__(self, doubles: Doubles, logger: Any, clock: Clock) -> None:
         super().__init__((), logger, clock)
         self._doubles = doubles
-        self.step_called = (_heard,)  # steps tell of their beginning only where somebody listens
+        self.step_called = (_heard,)  # steps report their beginning only to listeners
 
     def step_begins(self, step: StepCall[Any]) -> None:
         """The function of a step is about to be called, or what stands in for it. What this raises, the call raises."""
@@ -135,7 +135,7 @@ class LabObservers(Observers):
 
 
 def _heard(_: Any) -> None:
-    """Listen, and do nothing: the lab looks at the step itself."""
+    """Do nothing: the lab changes the step in ``step_begins``."""
 
 
 def name_in_lab(what: Any, asked: str) -> str:
@@ -169,7 +169,7 @@ def _is_error(given: object) -> bool:
 
 
 def _key(what: Any) -> Hashable:
-    """Methods of the same object are equal, though each is made anew when it is asked for."""
+    """Return a key for a function: methods of the same object are equal, although each access makes a new one."""
     if isinstance(what, (StepFunction, Workflow)):
         what = what.function
     if isinstance(what, str):
@@ -210,7 +210,7 @@ class Hanging:
         idle = worker.duties.executor.idle
         while not (idle.is_set() or self.all_of(worker)):
             if self.calls:
-                await asyncio.sleep(0.001)  # another step is at work for real, and nobody tells when it has ended
+                await asyncio.sleep(0.001)  # another step is at work, and its end causes no event
                 continue
             waits = [asyncio.ensure_future(event.wait()) for event in (idle, self._some)]
             try:
@@ -221,7 +221,7 @@ class Hanging:
 
 
 class LabTransport:
-    """Tasks that nobody stands in for lie here, and their runs wait."""
+    """The transport of a lab. Tasks without a replacement are kept, and their runs wait."""
 
     prefix = "lab"
 
@@ -232,10 +232,10 @@ class LabTransport:
         self.done: dict[str, Result] = {}
 
     async def open(self) -> None:
-        """There is nothing to open."""
+        """Do nothing."""
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
         """Take tasks in, and serve what can be served."""
@@ -245,7 +245,7 @@ class LabTransport:
         await self.serve()
 
     async def serve(self) -> bool:
-        """Serve whatever somebody stands in for by now; whether there was anything."""
+        """Serve all tasks that have a replacement by now; whether there were any."""
         served = [task for task in self.tasks.values() if self._doubles.serves(task.name)]
         for task in served:
             result = await self._result(task)
@@ -256,7 +256,9 @@ class LabTransport:
     async def _result(self, task: Task) -> Result:
         try:
             function = self._doubles.other((task.name,), None)
-            assert function is not None, f"nobody serves {task.name!r} in this lab: lab.replace({task.name!r}, …)"
+            assert function is not None, (
+                f"no replacement serves {task.name!r} in this lab: lab.replace({task.name!r}, …)"
+            )
             output = function(msgspec.json.decode(task.input or "null"))
             text = self._encode(await output if inspect.isawaitable(output) else output)
         except Exception as error:
@@ -276,11 +278,11 @@ class LabTransport:
                 del self.done[result.step_id]
 
     async def cancel(self, step_ids: Sequence[str], connection: Any = None) -> list[str]:
-        """Take back what nobody has begun."""
+        """Take back tasks that have not begun."""
         return [step_id for step_id in step_ids if self.tasks.pop(step_id, None) is not None]
 
     async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
-        """The steps, of those named, that nobody has begun."""
+        """Return those of the steps that have not begun."""
         return [step_id for step_id in step_ids if step_id in self.tasks]
 
     async def lost(self, step_ids: Sequence[str]) -> list[str]:

@@ -31,13 +31,13 @@ from .clock import LabClock
 from .doubles import Doubles, Hanging, LabObservers, LabTransport, name_in_lab
 
 _LOOKS = frozenset({"tick", "beats", "listen", "notify", "workers"})
-"""What changes nothing, and is asked again and again."""
+"""Calls that change nothing."""
 COMMITS = frozenset({"flush", "transact"})
-"""What writes records of runs."""
+"""Calls that write records of runs."""
 
 
 class Cut:
-    """Where a worker is to die: at which commit of all that the lab makes, and on which side of it."""
+    """Where a worker is to die: at which commit of the lab, and before or after it."""
 
     def __init__(self, number: int | None = None, after: bool = False) -> None:
         self.number = number
@@ -46,13 +46,13 @@ class Cut:
         """How many commits have been begun."""
 
     def comes(self) -> bool:
-        """Another commit begins: whether it is the one."""
+        """Count a commit; whether it is the one."""
         self.commits += 1
         return self.commits == self.number
 
 
 class MortalStore:
-    """Passes everything on while its worker lives. What is asked afterwards is never answered."""
+    """A store that passes calls on while its worker lives, and never answers afterwards."""
 
     def __init__(self, store: Store, cut: Cut, die: Callable[[], object]) -> None:
         self._store = store
@@ -61,17 +61,17 @@ class MortalStore:
         self.dead = False
         self._death = asyncio.Event()
         self.under_way = 0
-        """Questions that are not answered yet."""
+        """Calls that are not answered yet."""
         self.asked = 0
-        """Questions that may have changed something."""
+        """Calls that may have changed something."""
 
     def end(self) -> None:
-        """The worker has died."""
+        """Stop answering."""
         self.dead = True
         self._death.set()
 
     async def unless_dead(self, work: Coroutine[Any, Any, bool]) -> bool:
-        """Do something that asks this store; False, if it died meanwhile and would never have answered."""
+        """Do work that uses this store; False if it died before the end, and would never have answered."""
         task, death = asyncio.ensure_future(work), asyncio.ensure_future(self._death.wait())
         try:
             await asyncio.wait((task, death), return_when=asyncio.FIRST_COMPLETED)
@@ -123,8 +123,8 @@ async def _never() -> None:
 
 
 def kill(worker: Worker) -> None:
-    """Nothing more of it is written: its store is dead. Its handlers are cut off where they await something; code in
-    a thread comes to its end, and nobody hears of it."""
+    """Let a worker die: its store accepts no more writes. Its handlers are cut off where they await something; code in
+    a thread comes to its end without effect."""
     duties = worker.duties
     duties.stopping = duties.claimer.stopped = duties.sweeper.stopped = duties.remote_dispatcher.stopped = True
     duties.unsubscribe()
@@ -136,7 +136,7 @@ def kill(worker: Worker) -> None:
 
 
 async def bury(worker: Worker, mortal: MortalStore) -> None:
-    """Leave no task and no thread of it behind."""
+    """End all tasks and threads of a dead worker."""
     mortal.end()
     if not worker.left.is_set():
         kill(worker)
@@ -147,7 +147,7 @@ async def bury(worker: Worker, mortal: MortalStore) -> None:
 
 
 class LabRegistry(Registry):
-    """The application's own code; what workers are given of it counts its calls."""
+    """The application's own code; that of workers counts its calls."""
 
     def __init__(self, settings: Settings, doubles: Doubles) -> None:
         super().__init__(settings)
@@ -201,8 +201,8 @@ class LabApp(Stepfast):
 
 
 def _settings(settings: Settings, seed: str | None) -> Settings:
-    """A wait gives its slot back at once, runs stay for as long as the lab does, and nobody watches for a blocked loop:
-    a debugger blocks it. Where every run is to be the same, no retry is put off by chance."""
+    """Return settings with which waits give their slots back at once, runs are kept, and a blocked event loop is not
+    reported, because a debugger blocks it. With a seed, retries have no jitter."""
     jitter = settings.backoff_jitter if seed is None else 0.0
     return dataclasses.replace(
         settings,
@@ -261,11 +261,11 @@ class RestCheck:
         )
 
     def _unchanged(self, before: int, tick: Tick) -> bool:
-        """Whether nobody has asked anything that may have changed something. Looking for remote steps asks, too."""
+        """Whether no call since may have changed something, other than the query for remote steps."""
         return self._mortal.asked == before or tick.remote
 
     async def _look(self) -> Tick:
-        """The sweeper's question. What is ready in limited queues is asked for at once."""
+        """Do the sweeper's query, and claim from limited queues at once."""
         duties = self._duties
         duties.limited.hurry()
         return await duties.sweeper.tick(ask_for_lanes=True)
@@ -286,13 +286,13 @@ class RestCheck:
         return min(found, default=None)
 
     async def beat(self) -> None:
-        """The worker lives, whatever time has passed."""
+        """Renew the lease of the worker."""
         worker = self._worker
         store = self._mortal
         await asyncio.to_thread(lambda: store.pulse(10.0).beat(worker.id, worker.running))
 
     def complaint(self, patience: float) -> str:
-        """What does not come to rest."""
+        """Return the message about code that does not come to rest."""
         running = self._duties.executor.running.values()
         steps = [f"{call.kind} {call.name!r} (at {call.line})" for run in running for call in run.active]
         names = sorted({run.workflow.name for run in running})
@@ -314,7 +314,7 @@ class LabError(StepfastError):
 
 
 async def be_patient(app: Stepfast, patience: float) -> None:
-    """Whoever waits for a run of this application without a timeout is told, in the end, what it waits for."""
+    """Bound waits for runs without a timeout by an error that says what the run waits for."""
     watcher = (await app._connect()).watcher
     wait = watcher.wait
 
@@ -326,7 +326,7 @@ async def be_patient(app: Stepfast, patience: float) -> None:
         waits = "" if info.waiting_for is None else f" for {info.waiting_for}"
         raise LabError(
             f"run {run_id} has not ended within {patience:g} s of real time: it is {info.status}{waits}. The clock of "
-            "a lab stands until it is moved (lab.advance), and nobody sends signals but the test"
+            "a lab stands until it is moved (lab.advance), and only the test sends signals"
         )
 
     watcher.wait = bounded  # type: ignore[method-assign]
@@ -369,12 +369,12 @@ class Lab:
         self._doubles = Doubles()
         self._hanging = Hanging()
         self.app = LabApp(app, self._clock, self._doubles, cut, seed)
-        """The lab's own application, for whatever else an application can do: ``lab.app.pause_queue("mail")``."""
+        """The lab's own application, for all other methods of an application: ``lab.app.pause_queue("mail")``."""
         self.app.die = self._die
         self._worker: Worker | None = None
         self._mortal: MortalStore
         self._dead: list[Worker] = []
-        """Workers that have died, and whose runs nobody has taken over yet."""
+        """Workers that have died, and whose runs no other worker has taken over yet."""
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0
 
@@ -499,7 +499,7 @@ class Lab:
 
     async def hang(self, *_: Any, **__: Any) -> Any:
         """A function that never comes back, to try timeouts and deadlines: ``lab.replace(charge, lab.hang)``. The lab
-        knows of it, and is at rest meanwhile; a function that only sleeps for long would be waited for."""
+        counts it as being at rest; it would wait for a function that only sleeps for long."""
         return await self._hanging.hang()
 
     # -- dying -------------------------------------------------------------------------------------------------------
@@ -523,7 +523,7 @@ class Lab:
             kill(worker)
 
     async def _take_over(self) -> None:
-        """The next worker finds the dead one, as it would after its lease."""
+        """Start the next worker, which takes the runs of the dead one over."""
         if not self._dead:
             return
         dead, self._dead = self._dead, []

@@ -16,7 +16,7 @@ from ...model.rows import RunRow
 from ...model.status import DAG_STEP
 from ...model.tracebacks import own_code_only
 from ...monitoring.changes import glance_of
-from ...monitoring.explain import Veiled, explain, unread
+from ...monitoring.explain import Redacts, explain, unread
 from ...monitoring.search import family_of
 from ...monitoring.text import run_shape
 from ...run import Run
@@ -77,7 +77,7 @@ async def run(request: ConsoleRequest) -> Page:
     return Page("run.html", shown, shape, again=None if info.completed_at else _AGAIN, news=news)
 
 
-def _redacted(redactor: Redactor) -> Veiled:
+def _redacted(redactor: Redactor) -> Redacts:
     """Redact other runs that the explanation mentions, of which not all payloads were read."""
 
     def redacted(info: RunInfo, steps: list[StepInfo]) -> tuple[RunInfo, list[StepInfo]]:

@@ -75,10 +75,10 @@ class MysqlDatabase:
             yield _Work(connection, self._sql, self._packet)
 
     async def locate(self) -> None:
-        """Tables are found by the database that a connection is to; nobody else's connections are used."""
+        """Do nothing: tables are found by the database of the connection, and only own connections are used."""
 
     async def create(self) -> bool:
-        """Under a lock of ours. The server itself lets nobody make the same table twice."""
+        """Make the tables under a lock, unless they exist."""
         with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection:
                 work = _Work(connection, self._sql, self._packet)

@@ -28,8 +28,8 @@ from ..task_store import (
 
 _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"
 """The database's clock in milliseconds, when the statement came."""
-_MADE_MEANWHILE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError)
-"""How it shows that somebody who takes no lock has made the same table at the same moment."""
+_ALREADY_MADE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError)
+"""Errors if a process that takes no lock makes the same table at the same time."""
 _TIMES = 5
 _PACKAGE = __package__ or ""
 
@@ -92,8 +92,8 @@ class PostgresDatabase:
             yield _Work(connection, self._sql)
 
     async def locate(self) -> None:
-        """Statements name the schema from here on. Sessions of ours have a search_path without it. A right that is
-        missing is told now, to whoever needs it: later it would stop the transactions that other runs share."""
+        """Qualify statements with the schema, because the engine's sessions have no search_path. A missing right is
+        reported now: later it would fail transactions that other runs share."""
         with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection:
                 work = _Work(connection, self._sql)
@@ -106,9 +106,9 @@ class PostgresDatabase:
         self._sql = self._statements(*found)
 
     async def create(self) -> bool:
-        """Under a lock of ours. Others who make these tables take none, so that they may come in between."""
+        """Make the tables under a lock, unless they exist. Other implementations take no lock, and may interfere."""
         for _ in range(_TIMES):
-            with contextlib.suppress(*_MADE_MEANWHILE):
+            with contextlib.suppress(*_ALREADY_MADE):
                 return await self._create()
         return await self._create()
 
@@ -125,7 +125,7 @@ class PostgresDatabase:
                     for statement in split_statements(self._script["create"]):
                         await connection.execute(statement)
                     return True
-        except _MADE_MEANWHILE:
+        except _ALREADY_MADE:
             raise
         except asyncpg.InsufficientPrivilegeError as error:
             raise may_not_make_tables(sentence(error)) from None
