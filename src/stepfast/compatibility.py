@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from .engine.compensation import unreachable
 from .engine.dag import Dag
@@ -23,7 +23,6 @@ from .engine.execution import Execution
 from .engine.history import CAUSES, recorded_as
 from .engine.host import Recorder
 from .engine.invocation import Replaying, decode_input, kind_of, replay
-from .engine.options import Seconds
 from .engine.workflow import Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
 from .model import status
@@ -62,21 +61,6 @@ class CheckedRun:
     """``fits``, ``diverges``, ``too_long``, or ``unknown``: no worker with this code executes it."""
     detail: str
     """Where it continues; or where it diverges, with what is recorded and what the code does now."""
-
-
-class CheckKeywords(TypedDict, total=False):
-    """The options of ``app.check``, as ``app.sync.check`` takes them."""
-
-    workflow: str | Workflow[Any, Any] | None
-    """Only runs of this one."""
-    limit: int | None
-    """How many runs are checked at most."""
-    timeout: Seconds
-    """For the replay of each run."""
-    partial: bool
-    """Leave runs out whose workflow this application does not have, because another service serves them."""
-    progress: Callable[[CheckedRun], None] | None
-    """Called with each run as it is found."""
 
 
 Verdict = tuple[str, str]

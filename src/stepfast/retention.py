@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import IO, Any, TypedDict
+from typing import IO, Any
 
 import msgspec
 
@@ -239,18 +239,6 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 Progress = Callable[[int], None]
 """Told how many runs are gone so far."""
-
-
-class PruneKeywords(TypedDict, total=False):
-    """The options of ``app.prune``, as ``app.sync.prune`` takes them."""
-
-    archive: str | os.PathLike[str] | None
-    """The file that the runs are written to before they go."""
-    status: str | None
-    """Only runs that ended so."""
-    dry_run: bool
-    """Whether they are only counted."""
-    progress: Progress | None
 
 
 def keep_for(older_than: Seconds, status: str | None) -> Keep:

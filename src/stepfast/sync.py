@@ -5,38 +5,42 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
+from .app import Stepfast
 from .caller_thread import CallersThread
-from .compatibility import CheckedRun, CheckKeywords
-from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords, shows_options
+from .engine.options import StartKeywords, StartManyKeywords, shows_options
+from .engine.workflow import Workflow
 from .errors import AppClosed, ContextMisuse
-from .filters import ListKeywords
-from .info import Activity, RunInfo, StepInfo
-from .model.queue_config import LimitKeywords
-from .queues import QueueInfo
-from .retention import PruneKeywords
 from .run import Run
-from .schedules import ScheduleInfo
-from .stats import Stats
-
-if TYPE_CHECKING:
-    from .app import Stepfast
-    from .engine.workflow import Workflow
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 T = TypeVar("T")
 C = TypeVar("C", covariant=True)
+P = ParamSpec("P")
+
+
+def _blocking(
+    method: Callable[Concatenate[Stepfast, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncApp, P], T]:
+    """Make the blocking form of a method of the application."""
+
+    @functools.wraps(method)
+    def call(self: SyncApp, /, *args: P.args, **options: P.kwargs) -> T:
+        return self.call(method(self._app, *args, **options), options.get("connection"))
+
+    return call
 
 
 @shows_options
 class SyncApp:
-    """``app.sync``: the methods of the application for code without an event loop."""
+    """``app.sync``: the methods of the application, with the same arguments, for code without an event loop."""
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
@@ -95,55 +99,23 @@ class SyncApp:
         """The run of a workflow that was started with a key."""
         return SyncRun(self.call(self._app.find(workflow, key=key)), self)
 
-    def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
-        """Send a signal to a run."""
-        self.call(self._app.signal(run_id, name, value, connection=connection), connection)
-
-    def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
-        """A page of runs; the filters are those of ``app.runs``."""
-        return self.call(self._app.runs(**filters))
-
-    def queues(self) -> list[QueueInfo]:
-        """Every queue as it stands."""
-        return self.call(self._app.queues())
-
-    def stats(self, since: Seconds = 3600) -> Stats:
-        """What has happened within a span of time."""
-        return self.call(self._app.stats(since))
-
-    def pause_queue(self, name: str) -> None:
-        """Hold a queue: no run of it is claimed from now on."""
-        self.call(self._app.pause_queue(name))
-
-    def resume_queue(self, name: str) -> None:
-        """Let a paused queue go on."""
-        self.call(self._app.resume_queue(name))
-
-    def set_limits(self, name: str, *, reset: bool = False, **limits: Unpack[LimitKeywords]) -> None:
-        """Set limits of a queue, or let what the code declares hold again."""
-        self.call(self._app.set_limits(name, reset=reset, **limits))
-
-    def put_schedule(
-        self, name: str, workflow: Workflow[Any, Any] | str, **given: Unpack[ScheduleKeywords]
-    ) -> ScheduleInfo:
-        """Make a schedule at run time, or change it; the options are those of ``app.put_schedule``."""
-        return self.call(self._app.put_schedule(name, workflow, **given))
-
-    def delete_schedule(self, name: str) -> None:
-        """Delete a schedule; its runs stay."""
-        self.call(self._app.delete_schedule(name))
-
-    def schedules(self) -> list[ScheduleInfo]:
-        """All schedules, by name."""
-        return self.call(self._app.schedules())
-
-    def pause_schedule(self, name: str) -> None:
-        """Hold a schedule until it is resumed."""
-        self.call(self._app.pause_schedule(name))
-
-    def resume_schedule(self, name: str) -> None:
-        """Let a schedule go on with its next tick."""
-        self.call(self._app.resume_schedule(name))
+    signal = _blocking(Stepfast.signal)
+    runs = _blocking(Stepfast.runs)
+    queues = _blocking(Stepfast.queues)
+    stats = _blocking(Stepfast.stats)
+    pause_queue = _blocking(Stepfast.pause_queue)
+    resume_queue = _blocking(Stepfast.resume_queue)
+    set_limits = _blocking(Stepfast.set_limits)
+    put_schedule = _blocking(Stepfast.put_schedule)
+    delete_schedule = _blocking(Stepfast.delete_schedule)
+    schedules = _blocking(Stepfast.schedules)
+    pause_schedule = _blocking(Stepfast.pause_schedule)
+    resume_schedule = _blocking(Stepfast.resume_schedule)
+    prune = _blocking(Stepfast.prune)
+    check = _blocking(Stepfast.check)
+    replay = _blocking(Stepfast.replay)
+    migrate = _blocking(Stepfast.migrate)
+    drain = _blocking(Stepfast.drain)
 
     def trigger(self, name: str) -> SyncRun[Any]:
         """Start a run of a schedule now."""
@@ -154,26 +126,6 @@ class SyncApp:
     ) -> list[SyncRun[Any]]:
         """Start a run for each tick of a schedule in a span. ``progress`` is called in the thread of ``app.sync``."""
         return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until, progress=progress))]
-
-    def prune(self, older_than: Seconds, **options: Unpack[PruneKeywords]) -> int:
-        """Remove runs that ended longer ago than this; the options are those of ``app.prune``."""
-        return self.call(self._app.prune(older_than, **options))
-
-    def check(self, **options: Unpack[CheckKeywords]) -> list[CheckedRun]:
-        """Which unfinished runs this code does not fit; the options are those of ``app.check``."""
-        return self.call(self._app.check(**options))
-
-    def replay(self, exported: Any, *, timeout: Seconds = 10.0) -> CheckedRun:
-        """Replay an exported run against this code, for at most so many seconds; see ``app.replay``."""
-        return self.call(self._app.replay(exported, timeout=timeout))
-
-    def migrate(self) -> list[str]:
-        """Make or update the tables."""
-        return self.call(self._app.migrate())
-
-    def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
-        """Work until nothing is runnable."""
-        self.call(self._app.drain(queues, concurrency))
 
     def close(self) -> None:
         """Disconnect, and end the thread. Threads that wait for an answer are told that the application was closed."""
@@ -272,8 +224,18 @@ def _promise() -> concurrent.futures.Future[Any]:
     return future
 
 
+def _of_run(method: Callable[Concatenate[Run[Any], P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Make the blocking form of a method of a run."""
+
+    @functools.wraps(method)
+    def call(self: SyncRun[Any], /, *args: P.args, **options: P.kwargs) -> T:
+        return self._app.call(method(self._run, *args, **options), options.get("connection"))
+
+    return call
+
+
 class SyncRun(Generic[C]):
-    """The handle of a run for code without an event loop."""
+    """The handle of a run for code without an event loop: the methods of `Run`, with the same arguments."""
 
     def __init__(self, run: Run[C], app: SyncApp) -> None:
         self._run = run
@@ -287,64 +249,24 @@ class SyncRun(Generic[C]):
         """The id of the run."""
         return self._run.id
 
-    def status(self) -> str:
-        """Where the run stands."""
-        return self._app.call(self._run.status())
-
-    def info(self) -> RunInfo:
-        """Everything about the run but its steps."""
-        return self._app.call(self._run.info())
+    status = _of_run(Run.status)
+    info = _of_run(Run.info)
+    steps = _of_run(Run.steps)
+    activity = _of_run(Run.activity)
+    export = _of_run(Run.export)
+    get = _of_run(Run.get)
+    values = _of_run(Run.values)
+    signal = _of_run(Run.signal)
+    cancel = _of_run(Run.cancel)
+    pause = _of_run(Run.pause)
+    resume = _of_run(Run.resume)
+    reschedule = _of_run(Run.reschedule)
+    delete = _of_run(Run.delete)
 
     def result(self, timeout: float | timedelta | None = None) -> C:
-        """Wait for the end of the run, and give its result."""
+        """Wait for the end of the run, and return its result."""
         return self._app.call(self._run.result(timeout))
-
-    def steps(self) -> list[StepInfo]:
-        """The steps of the run, recorded or under way."""
-        return self._app.call(self._run.steps())
-
-    def activity(self) -> list[Activity]:
-        """The log of every call."""
-        return self._app.call(self._run.activity())
-
-    def export(self) -> dict[str, Any]:
-        """The run with all its records, for a file of JSON."""
-        return self._app.call(self._run.export())
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A value that the run has set."""
-        return self._app.call(self._run.get(key, default))
-
-    def values(self) -> dict[str, Any]:
-        """Everything that the run has set."""
-        return self._app.call(self._run.values())
-
-    def signal(self, name: str, value: Any = None, *, connection: Any = None) -> None:
-        """Send a signal to the run."""
-        self._app.call(self._run.signal(name, value, connection=connection), connection)
-
-    def cancel(self) -> None:
-        """Cancel the run, as ``Run.cancel`` does."""
-        self._app.call(self._run.cancel())
-
-    def pause(self) -> None:
-        """Pause the run until it is resumed."""
-        self._app.call(self._run.pause())
-
-    def resume(self) -> None:
-        """Let the run go on after a pause."""
-        self._app.call(self._run.resume())
-
-    def reschedule(
-        self, *, delay: Seconds | None = None, at: datetime | None = None, priority: int | None = None
-    ) -> None:
-        """Move the time at which the run is due, or its priority, as ``Run.reschedule`` does."""
-        self._app.call(self._run.reschedule(delay=delay, at=at, priority=priority))
 
     def retry(self, *, from_start: bool = False) -> SyncRun[C]:
         """Queue the run again, or start a new one like it."""
         return SyncRun(self._app.call(self._run.retry(from_start=from_start)), self._app)
-
-    def delete(self) -> None:
-        """Remove the run, which has ended, with all that belongs to it."""
-        self._app.call(self._run.delete())

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 from stepfast import Backoff, Context, NonRetryableError, Run, Settings, Stepfast, SyncContext, step
-from stepfast.compatibility import CheckKeywords
-from stepfast.retention import PruneKeywords
 from stepfast.sync import SyncApp, SyncRun
 from tests.support.engine import drained, finished
 from tests.support.workflows import task
@@ -157,17 +155,4 @@ def test_every_verb_has_a_twin_that_needs_no_event_loop(face: type, twin: type, 
     assert {name for name in verbs if not hasattr(twin, name)} == set()
     for name in verbs:
         asked, taken = (inspect.signature(getattr(each, name)).parameters for each in (face, twin))
-        any_option = any(each.kind is each.VAR_KEYWORD for each in taken.values())
-        assert any_option or asked.keys() <= taken.keys(), f"{twin.__name__}.{name} takes fewer options"
-
-
-@pytest.mark.parametrize(("verb", "options"), [(Stepfast.prune, PruneKeywords), (Stepfast.check, CheckKeywords)])
-def test_the_twin_takes_the_options_of_the_verb(verb: Callable[..., Any], options: type) -> None:
-    hints = get_type_hints(verb)
-    asked = [name for name, each in inspect.signature(verb).parameters.items() if each.kind is each.KEYWORD_ONLY]
-    assert get_type_hints(options) == {name: hints[name] for name in asked}
-
-
-def test_the_twin_of_replay_takes_its_options() -> None:
-    asked, taken = (inspect.signature(face.replay).parameters for face in (Stepfast, SyncApp))
-    assert asked == taken
+        assert asked.keys() <= taken.keys(), f"{twin.__name__}.{name} takes fewer options"

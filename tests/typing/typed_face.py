@@ -238,3 +238,6 @@ def trigger_without_a_loop(order: Order) -> None:
     assert_type(app.sync.start_many(crunch, [1, 2]), list[SyncRun[float]])
     assert_type(app.sync.get("0197a1b2-0000-7000-8000-000000000000"), SyncRun[Any])
     assert_type(app.sync.runs(status="failed"), list[RunInfo])
+    assert_type(app.sync.prune(timedelta(days=30), dry_run=True), int)
+    assert_type(app.sync.get("0197a1b2-0000-7000-8000-000000000000").steps(), list[StepInfo])
+    app.sync.pause_queue(5)  # type: ignore[arg-type]
