@@ -10,9 +10,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from stepfast.model.records import Claimed
+from stepfast.model.rows import Definition
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
+from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import Rows, Scene
 from tests.support.warm import take_up_sessions
 
@@ -140,3 +143,23 @@ async def scene(stores: Stores, store: Store) -> Scene:
 async def twin(stores: Stores, store: Store) -> Store:
     """A second store on the same database, as another process would have; in memory it is the same one."""
     return await stores.open() if stores.shared else store
+
+
+@pytest.fixture
+async def run(scene: Scene) -> Claimed:
+    """A run just started and claimed."""
+    return await scene.running()
+
+
+@pytest.fixture
+async def run_id(scene: Scene) -> str:
+    """A run just started, which nothing has claimed yet."""
+    return await scene.start()
+
+
+@pytest.fixture
+async def dag(scene: Scene) -> Dag:
+    """A dag run of three steps, one after the other, with its graph on record, as any start brings it."""
+    graph = graph_of(CHAIN)
+    await scene.store.put_definitions([Definition("dag", graph.version, "dag", "graphs", "{}", None, graph.text)])
+    return await Dag(scene, graph).start()

@@ -10,7 +10,7 @@ from stepfast.model.bulk_actions import BATCHED
 from stepfast.model.records import Lane
 from stepfast.store import Store
 from tests.store.conftest import only_on
-from tests.store.graph_scene import CHAIN, Dag, graph_of
+from tests.store.graph_scene import Dag
 from tests.store.scene import Scene, completed, failed, move, step, undo, waiting
 
 COLUMNS = (
@@ -62,8 +62,7 @@ async def test_many_at_once_is_the_same_as_one_by_one(scene: Scene, verb: str) -
     assert outcome.lanes in (set(), {Lane("order", "order", 0)})
 
 
-async def test_dag_runs_are_left_to_be_asked_by_themselves(scene: Scene) -> None:
-    dag = await Dag(scene, graph_of(CHAIN)).start()
+async def test_dag_runs_are_left_to_be_asked_by_themselves(scene: Scene, dag: Dag) -> None:
     outcome = await scene.store.apply_bulk("cancel", [dag.id])
     assert (outcome.done, outcome.apart) == ([], [dag.id])
 

@@ -394,8 +394,7 @@ def successor_of(run: Claimed, **shape: Any) -> NewRun:
     return successor
 
 
-async def test_a_run_ends_and_its_successor_starts_together(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_run_ends_and_its_successor_starts_together(scene: Scene, run: Claimed) -> None:
     successor = successor_of(run, input='{"page":2}')
     await scene.flush(step(run, 0), continued(run, successor))
     row = await scene.info(run.id)
@@ -432,8 +431,7 @@ async def test_a_successor_takes_over_the_signals(scene: Scene) -> None:
     assert (await scene.mailbox(run.id)).mail == []
 
 
-async def test_a_signal_on_its_way_is_delivered_to_the_successor(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_signal_on_its_way_is_delivered_to_the_successor(scene: Scene, run: Claimed) -> None:
     await scene.post(signal(run.id))
     successor = successor_of(run)
     await scene.flush(continued(run, successor))
@@ -504,9 +502,8 @@ async def test_a_successor_is_cancelled_with_the_parent(scene: Scene, when: str)
     assert await status(scene, successor.id) == "cancelled"
 
 
-async def test_a_mark_that_the_owner_did_not_hear_of_reaches_the_successor(scene: Scene) -> None:
+async def test_a_mark_that_the_owner_did_not_hear_of_reaches_the_successor(scene: Scene, run: Claimed) -> None:
     """A completion that meets the mark wins; but a run that goes on as another has not completed anything."""
-    run = await scene.running()
     await scene.store.cancel(run.id)
     successor = successor_of(run)
     await scene.flush(continued(run, successor))
@@ -514,9 +511,8 @@ async def test_a_mark_that_the_owner_did_not_hear_of_reaches_the_successor(scene
     assert await status(scene, successor.id) == "cancelled"
 
 
-async def test_a_pause_that_the_owner_did_not_hear_of_holds_the_successor(scene: Scene) -> None:
+async def test_a_pause_that_the_owner_did_not_hear_of_holds_the_successor(scene: Scene, run: Claimed) -> None:
     """At once, and not only when a worker comes to claim it; its deadline goes on meanwhile."""
-    run = await scene.running()
     await scene.store.pause(run.id)
     successor = successor_of(run, deadline_ms=MINUTE)
     await scene.flush(continued(run, successor))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.model.records import Lane, StepRecord
+from stepfast.model.records import Claimed, Lane, StepRecord
 from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.store.postgres.claims import LastTokens
@@ -33,8 +33,7 @@ async def test_an_empty_queue_gives_nothing(scene: Scene) -> None:
     assert await scene.suspect() == []
 
 
-async def test_a_running_run_is_not_handed_out_again(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_running_run_is_not_handed_out_again(scene: Scene, run: Claimed) -> None:
     lane = Lane("order", "order", 0)
     assert await scene.lanes() == []
     assert await scene.claim(lanes=[lane]) == []
@@ -102,17 +101,15 @@ async def test_each_run_is_claimed_exactly_once_under_concurrency(scene: Scene, 
     assert sorted(taken) == sorted(ids)
 
 
-async def test_every_claim_has_a_new_number(scene: Scene) -> None:
+async def test_every_claim_has_a_new_number(scene: Scene, run: Claimed) -> None:
     """Rule 1."""
-    run = await scene.running()
     second = await scene.again(run)
     third = await scene.again(second)
     assert [run.claim, second.claim, third.claim] == [1, 2, 3]
     assert [run.attempt, second.attempt, third.attempt] == [1, 1, 1]
 
 
-async def test_a_claim_after_a_failed_attempt_has_a_new_number_too(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_claim_after_a_failed_attempt_has_a_new_number_too(scene: Scene, run: Claimed) -> None:
     await scene.flush(retried(run))
     [again] = await scene.claim()
     assert (again.claim, again.attempt) == (2, 2)
@@ -255,13 +252,11 @@ async def test_a_run_past_its_deadline_is_not_handed_out(scene: Scene, others: l
 # -- history (rule 33) -------------------------------------------------------------------------------------
 
 
-async def test_a_first_claim_brings_no_history(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_first_claim_brings_no_history(run: Claimed) -> None:
     assert (run.records, run.tries, run.complete) == ([], {}, True)
 
 
-async def test_a_later_claim_brings_the_records_in_order(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_later_claim_brings_the_records_in_order(scene: Scene, run: Claimed) -> None:
     await scene.flush(
         step(run, 1, "2", seq=5, name="b", duration_ms=30, line="a.py:3", attempts=2, arguments="[1]"),
         step(run, 0, "1", branch="1.0", status="failed", error='{"type":"E"}'),
@@ -291,16 +286,14 @@ async def test_a_later_claim_brings_the_records_in_order(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("output", ["null", "false", "0", '""', None])
-async def test_empty_outputs_come_back_as_they_were(scene: Scene, output: str | None) -> None:
-    run = await scene.running()
+async def test_empty_outputs_come_back_as_they_were(scene: Scene, run: Claimed, output: str | None) -> None:
     await scene.flush(step(run, 0, output))
     again = await scene.again(run)
     assert [record.output for record in again.records] == [output]
     assert [record.output for record in await scene.store.steps(run.id)] == [output]
 
 
-async def test_a_long_history_comes_in_pages(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_long_history_comes_in_pages(scene: Scene, run: Claimed) -> None:
     await scene.flush(*(step(run, n, str(n), branch=branch) for branch in ("", "1.2") for n in range(100)))
     again = await scene.again(run)
     assert not again.complete
@@ -398,8 +391,7 @@ async def test_a_remembered_history_that_is_not_brought_is_never_taken_for_an_em
     assert ([record.position for record in again[unknown.id].records], again[unknown.id].complete) == ([0], True)
 
 
-async def test_tries_of_the_present_attempt_come_along_and_older_ones_do_not(scene: Scene) -> None:
-    run = await scene.running()
+async def test_tries_of_the_present_attempt_come_along_and_older_ones_do_not(scene: Scene, run: Claimed) -> None:
     await scene.flush(failed_try(run, 0, 1), failed_try(run, 0, 2), failed_try(run, -1, 1), waiting(run))
     await scene.rows.shift(run.id, "visible_at", -2 * MINUTE)
     await scene.store.promote(10)

@@ -15,7 +15,7 @@ import pytest
 
 from stepfast import Context, Settings, Stepfast
 from stepfast.model import queue_config
-from stepfast.model.records import Lane
+from stepfast.model.records import Claimed, Lane
 from stepfast.model.rows import NO_CALL
 from tests.store.conftest import EVERYWHERE, Stores, only_on
 from tests.store.scene import Scene, failed_try, new_run, step, under_way, value
@@ -154,8 +154,7 @@ async def test_a_run_is_replayed_whatever_the_order_of_its_records(scene: Scene,
         )
 
 
-async def test_calls_of_one_moment_are_told_in_one_order(scene: Scene, stores: Stores) -> None:
-    run = await scene.running()
+async def test_calls_of_one_moment_are_told_in_one_order(scene: Scene, run: Claimed, stores: Stores) -> None:
     await scene.flush(*(failed_try(run, branch=branch) for branch in BRANCHES))
     await scene.rows.fetch("UPDATE [tries] SET started_at = 1, completed_at = 1")
     async with Stepfast(stores.url.text, namespace=NAMESPACE) as app:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepfast.model.records import Lane
+from stepfast.model.records import Claimed, Lane
 from tests.store.scene import DAY, MINUTE, Scene, move, retried, waiting
 
 
@@ -35,8 +35,7 @@ async def test_a_promoted_run_stands_behind_those_already_ready(scene: Scene) ->
     assert [run.id for run in await scene.claim()] == [ready, sleeper]
 
 
-async def test_a_wait_that_is_over_goes_back_in_line(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_wait_that_is_over_goes_back_in_line(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, DAY))
     await scene.rows.shift(run.id, "visible_at", -2 * DAY)
     assert (await scene.store.promote(10)).moved == 1

@@ -168,8 +168,7 @@ async def test_a_conflict_in_one_run_takes_no_other_along(scene: Scene) -> None:
     assert len(await scene.store.steps(other.id)) == 1
 
 
-async def test_giving_back_needs_the_worker_and_the_claim_too(scene: Scene) -> None:
-    run = await scene.running()
+async def test_giving_back_needs_the_worker_and_the_claim_too(scene: Scene, run: Claimed) -> None:
     before = await scene.rows.dump()
     await scene.store.give_back(await scene.add_worker(), [(run.id, run.claim)])
     await scene.store.give_back(scene.worker, [(run.id, run.claim + 1), (run.id, run.claim - 1), (new_id(), 1)])
@@ -184,10 +183,9 @@ async def words(scene: Scene, run: Claimed) -> dict[int, str | None]:
 
 @pytest.mark.parametrize("leaving", [completed, waiting, retried])
 async def test_a_word_of_progress_may_come_when_the_run_has_left(
-    scene: Scene, leaving: Callable[[Claimed], Entry]
+    scene: Scene, run: Claimed, leaving: Callable[[Claimed], Entry]
 ) -> None:
     """Progress is written beside the journal, which does not wait for it: the run may have left the worker by then."""
-    run = await scene.running()
     await scene.flush(step(run), leaving(run))
     await scene.store.tell_progress([under_way(run, 0, "all done"), under_way(run, -1, "no more")])
     assert await words(scene, run) == {0: "all done", -1: "no more"}

@@ -32,8 +32,7 @@ from tests.store.scene import (
 # -- steps and tries ----------------------------------------------------------------------------------------
 
 
-async def test_a_step_is_recorded_with_the_database_s_time(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_step_is_recorded_with_the_database_s_time(scene: Scene, run: Claimed) -> None:
     answer = await scene.flush(step(run, 0, '{"a":1}', duration_ms=250))
     [record] = await scene.store.steps(run.id)
     assert (record.output, record.status, record.attempts) == ('{"a":1}', "completed", 1)
@@ -42,9 +41,8 @@ async def test_a_step_is_recorded_with_the_database_s_time(scene: Scene) -> None
     assert abs(answer.now_ms - (await scene.info(run.id)).now_ms) < MINUTE
 
 
-async def test_a_repeated_flush_is_success_and_changes_nothing(scene: Scene) -> None:
+async def test_a_repeated_flush_is_success_and_changes_nothing(scene: Scene, run: Claimed) -> None:
     """Rule 7."""
-    run = await scene.running()
     entries: list[Entry] = [step(run, 0), step(run, 1), failed_try(run, 2), failed_try(run, -1)]
     await scene.flush(*entries)
     before = await scene.rows.dump()
@@ -53,8 +51,7 @@ async def test_a_repeated_flush_is_success_and_changes_nothing(scene: Scene) -> 
     assert await scene.rows.dump() == before
 
 
-async def test_a_repeated_flush_with_something_new_writes_what_is_new(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_repeated_flush_with_something_new_writes_what_is_new(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0, '"first"'))
     answer = await scene.flush(step(run, 0, '"again"'), step(run, 1, '"new"'), completed(run))
     assert answer.lost == set()
@@ -63,8 +60,7 @@ async def test_a_repeated_flush_with_something_new_writes_what_is_new(scene: Sce
 
 
 @pytest.mark.parametrize("end", [completed, failed, waiting, retried])
-async def test_a_repeated_transition_changes_nothing(scene: Scene, end: Any) -> None:
-    run = await scene.running()
+async def test_a_repeated_transition_changes_nothing(scene: Scene, run: Claimed, end: Any) -> None:
     await scene.flush(step(run, 0), end(run))
     before = await scene.rows.dump()
     await scene.flush(step(run, 0), end(run))
@@ -95,8 +91,7 @@ async def test_a_record_that_is_refused_leaves_no_trace_of_its_batch(scene: Scen
     assert (await scene.flush(step(good, 0), completed(good))).lost == set()
 
 
-async def test_tries_are_kept_with_their_numbers(scene: Scene) -> None:
-    run = await scene.running()
+async def test_tries_are_kept_with_their_numbers(scene: Scene, run: Claimed) -> None:
     await scene.flush(failed_try(run, 0, 1, duration_ms=5, arguments="[1]"), failed_try(run, 0, 2))
     rows = await scene.store.activity(run.id)
     assert [(row.position, row.attempt, row.number, row.status) for row in rows] == [
@@ -120,17 +115,15 @@ async def test_the_latest_progress_wins(scene: Scene) -> None:
     assert theirs.detail == "theirs"
 
 
-async def test_within_one_flush_the_last_word_wins(scene: Scene) -> None:
-    run = await scene.running()
+async def test_within_one_flush_the_last_word_wins(scene: Scene, run: Claimed) -> None:
     await scene.flush(
         under_way(run, 0, "1"), under_way(run, 0, "2"), under_way(run, 1, "other"), under_way(run, 0, "3")
     )
     assert [row.detail for row in await scene.store.progress(run.id)] == ["3", "other"]
 
 
-async def test_within_one_flush_a_later_word_keeps_what_it_does_not_repeat(scene: Scene) -> None:
+async def test_within_one_flush_a_later_word_keeps_what_it_does_not_repeat(scene: Scene, run: Claimed) -> None:
     """Two words may share a flush or not: what is shown does not depend on that."""
-    run = await scene.running()
     await scene.flush(
         under_way(run, 0, "1 of 2", data="1", since_ms=5000), under_way(run, 0, "2 of 2"), under_way(run, 0, since_ms=1)
     )
@@ -140,16 +133,14 @@ async def test_within_one_flush_a_later_word_keeps_what_it_does_not_repeat(scene
     assert lasted == 5000
 
 
-async def test_progress_keeps_its_start_and_its_details(scene: Scene) -> None:
-    run = await scene.running()
+async def test_progress_keeps_its_start_and_its_details(scene: Scene, run: Claimed) -> None:
     await scene.flush(under_way(run, 0, "10 of 100", data="10", since_ms=5000))
     [first] = await scene.store.progress(run.id)
     await scene.flush(under_way(run, 0, since_ms=1))
     assert await scene.store.progress(run.id) == [first]
 
 
-async def test_a_step_with_an_outcome_is_no_longer_under_way(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_step_with_an_outcome_is_no_longer_under_way(scene: Scene, run: Claimed) -> None:
     await scene.flush(under_way(run, 0), under_way(run, 1))
     await scene.flush(step(run, 0))
     assert [row.position for row in await scene.store.progress(run.id)] == [1]
@@ -158,8 +149,7 @@ async def test_a_step_with_an_outcome_is_no_longer_under_way(scene: Scene) -> No
 # -- how runs end ------------------------------------------------------------------------------------------
 
 
-async def test_a_completed_run_has_its_result_and_no_owner(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_completed_run_has_its_result_and_no_owner(scene: Scene, run: Claimed) -> None:
     answer = await scene.flush(step(run, 0), completed(run, '{"total":3}'))
     row = await scene.info(run.id)
     assert (row.status, row.output, row.error, row.reason) == ("completed", '{"total":3}', None, None)
@@ -169,9 +159,8 @@ async def test_a_completed_run_has_its_result_and_no_owner(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("company", [False, True])
-async def test_success_after_a_failed_attempt_leaves_no_error_behind(scene: Scene, company: bool) -> None:
+async def test_success_after_a_failed_attempt_leaves_no_error_behind(scene: Scene, run: Claimed, company: bool) -> None:
     """Alone, and in a flush that carries other freight too."""
-    run = await scene.running()
     await scene.flush(retried(run, reason="code", forget=[("", 0)]))
     [again] = await scene.claim()
     await scene.flush(*([under_way(again, 5)] if company else []), completed(again))
@@ -179,8 +168,7 @@ async def test_success_after_a_failed_attempt_leaves_no_error_behind(scene: Scen
     assert (row.status, row.error, row.reason, row.waiting_for) == ("completed", None, None, None)
 
 
-async def test_a_failure_below_the_maximum_is_queued_again_later_with_its_error(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_failure_below_the_maximum_is_queued_again_later_with_its_error(scene: Scene, run: Claimed) -> None:
     answer = await scene.flush(retried(run, delay_ms=4000))
     row = await scene.info(run.id)
     assert (row.status, row.attempt, row.error, row.worker) == ("queued", 2, '{"type":"ValueError"}', None)
@@ -193,8 +181,7 @@ async def test_a_failure_below_the_maximum_is_queued_again_later_with_its_error(
     assert (await scene.info(run.id)).error == '{"type":"ValueError"}'
 
 
-async def test_a_failure_at_the_maximum_is_the_end(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_failure_at_the_maximum_is_the_end(scene: Scene, run: Claimed) -> None:
     answer = await scene.flush(failed(run, reason="code", error='{"type":"KeyError"}'))
     row = await scene.info(run.id)
     assert (row.status, row.reason, row.error, row.attempt) == ("failed", "code", '{"type":"KeyError"}', 1)
@@ -202,15 +189,13 @@ async def test_a_failure_at_the_maximum_is_the_end(scene: Scene) -> None:
     assert [outcome.status for outcome in await scene.store.outcomes([run.id])] == ["failed"]
 
 
-async def test_a_released_run_is_ready_at_once_and_costs_no_attempt(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_released_run_is_ready_at_once_and_costs_no_attempt(scene: Scene, run: Claimed) -> None:
     await scene.flush(move(run, "queued", delay_ms=0))
     [again] = await scene.claim()
     assert (again.id, again.attempt, again.claim, again.losses) == (run.id, 1, 2, 0)
 
 
-async def test_the_code_that_leaves_a_run_is_noted(scene: Scene) -> None:
-    run = await scene.running()
+async def test_the_code_that_leaves_a_run_is_noted(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, version="v9"))
     assert (await scene.info(run.id)).version == "v9"
 
@@ -218,16 +203,14 @@ async def test_the_code_that_leaves_a_run_is_noted(scene: Scene) -> None:
 # -- waiting, and being woken (rule 6) ---------------------------------------------------------------------
 
 
-async def test_a_wait_for_a_time_is_due_then(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_wait_for_a_time_is_due_then(scene: Scene, run: Claimed) -> None:
     answer = await scene.flush(waiting(run, DAY, waiting_for="time"))
     row = await scene.info(run.id)
     assert (row.status, row.waiting_for, row.visible_at) == ("waiting", "time", answer.now_ms + DAY)
     assert (row.worker, row.ready, row.attempt) == (None, False, 1)
 
 
-async def test_a_wait_without_a_time_is_never_due(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_wait_without_a_time_is_never_due(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, None, waiting_for="signal approved"))
     row = await scene.info(run.id)
     assert (row.status, row.visible_at, row.ready) == ("waiting", None, False)
@@ -248,8 +231,7 @@ async def test_a_run_woken_between_look_and_wait_is_ready_at_once(scene: Scene, 
     assert (await scene.info(run.id)).status == "waiting"
 
 
-async def test_only_a_wait_is_undone_by_a_wake(scene: Scene) -> None:
-    run = await scene.running()
+async def test_only_a_wait_is_undone_by_a_wake(scene: Scene, run: Claimed) -> None:
     await scene.rows.fetch("UPDATE [runs] SET wakes = wakes + 1 WHERE id = ?", run.id)
     await scene.flush(failed(run, wakes=0))
     assert (await scene.info(run.id)).status == "failed"
@@ -287,17 +269,15 @@ async def test_a_flush_hears_what_is_asked_of_its_runs(scene: Scene, count: int)
     assert answer.asked == {runs[0].id: "cancel"}
 
 
-async def test_a_completion_that_meets_the_mark_of_a_cancel_wins(scene: Scene) -> None:
+async def test_a_completion_that_meets_the_mark_of_a_cancel_wins(scene: Scene, run: Claimed) -> None:
     """Rule 27."""
-    run = await scene.running()
     await scene.rows.set(run.id, "asked", "cancel")
     await scene.flush(completed(run))
     row = await scene.info(run.id)
     assert (row.status, row.asked) == ("completed", None)
 
 
-async def test_a_run_that_waits_keeps_what_is_asked_of_it(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_run_that_waits_keeps_what_is_asked_of_it(scene: Scene, run: Claimed) -> None:
     await scene.rows.set(run.id, "asked", "cancel")
     await scene.flush(waiting(run))
     assert (await scene.info(run.id)).asked == "cancel"
@@ -318,8 +298,7 @@ async def test_the_next_attempt_forgets_what_it_is_to_make_anew(scene: Scene) ->
     assert (await scene.flush(step(again, 2, '"anew"'))).lost == set()
 
 
-async def test_a_failed_run_keeps_its_records_until_it_is_retried(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_failed_run_keeps_its_records_until_it_is_retried(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0), step(run, 1, status="failed"), failed(run, forget=[("", 1)]))
     assert len(await scene.store.steps(run.id)) == 2
     assert await scene.store.retry(run.id) is not None
@@ -338,8 +317,7 @@ async def test_a_step_may_take_months(scene: Scene, also_tried: bool) -> None:
     assert record.completed_at - record.started_at == months
 
 
-async def test_a_value_can_be_read_by_its_key(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_value_can_be_read_by_its_key(scene: Scene, run: Claimed) -> None:
     await scene.flush(value(run, "stage", '"packing ä"'), value(run, "count", "3", format=2))
     assert await scene.store.value(run.id, "stage") == ('"packing ä"', 1)
     assert await scene.store.value(run.id, "count") == ("3", 2)
@@ -353,14 +331,12 @@ async def test_what_was_never_set_is_none(scene: Scene) -> None:
     assert await scene.store.value(new_id(), "stage") is None
 
 
-async def test_a_value_that_is_null_is_a_value(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_value_that_is_null_is_a_value(scene: Scene, run: Claimed) -> None:
     await scene.flush(value(run, "stage", "null"))
     assert await scene.store.value(run.id, "stage") == ("null", 1)
 
 
-async def test_a_later_value_takes_the_place_of_an_earlier_one(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_later_value_takes_the_place_of_an_earlier_one(scene: Scene, run: Claimed) -> None:
     await scene.flush(value(run, "stage", "1"), value(run, "other", "7"))
     await scene.flush(value(run, "stage", "2", format=2))
     assert await scene.store.value(run.id, "stage") == ("2", 2)
@@ -377,8 +353,7 @@ async def test_within_one_flush_the_last_value_wins(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["another worker", "another claim"])
-async def test_only_the_owner_sets_values(scene: Scene, how: str) -> None:
-    run = await scene.running()
+async def test_only_the_owner_sets_values(scene: Scene, run: Claimed, how: str) -> None:
     await scene.flush(value(run, "stage", "1"))
     worker = await scene.add_worker() if how == "another worker" else None
     if how == "another claim":
@@ -396,23 +371,20 @@ async def test_a_value_of_an_old_claim_does_not_pass_beside_one_of_the_new(scene
     assert await scene.store.value(new.id, "stage") is None
 
 
-async def test_a_value_set_again_after_a_lost_reply_is_the_same_value(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_value_set_again_after_a_lost_reply_is_the_same_value(scene: Scene, run: Claimed) -> None:
     for _ in range(2):
         assert (await scene.flush(value(run, "stage", "1"))).lost == set()
     assert await scene.store.value(run.id, "stage") == ("1", 1)
 
 
-async def test_values_go_with_the_other_entries_of_their_run(scene: Scene) -> None:
-    run = await scene.running()
+async def test_values_go_with_the_other_entries_of_their_run(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0), under_way(run, 1), value(run, "stage", "1"), completed(run))
     assert (await scene.info(run.id)).status == "completed"
     assert len(await scene.store.steps(run.id)) == 1
     assert await scene.store.value(run.id, "stage") == ("1", 1)
 
 
-async def test_values_outlive_their_claim_and_their_run(scene: Scene) -> None:
-    run = await scene.running()
+async def test_values_outlive_their_claim_and_their_run(scene: Scene, run: Claimed) -> None:
     await scene.flush(value(run, "stage", "1"))
     again = await scene.again(run)
     await scene.flush(value(again, "count", "2"))
@@ -447,34 +419,27 @@ async def outputs(scene: Scene, run: Claimed) -> list[tuple[str, str | None]]:
 # -- opening and closing --------------------------------------------------------------------------------------
 
 
-async def test_an_open_record_is_part_of_the_history(scene: Scene, form: Form) -> None:
-    run = await scene.running()
+async def test_an_open_record_is_part_of_the_history(scene: Scene, run: Claimed, form: Form) -> None:
     await scene.flush(form(opened(run, 0, "1700", name="nap")))
     again = await scene.again(run)
     [record] = again.records
     assert (record.name, record.kind, record.status, record.output) == ("nap", "sleep", "waiting", "1700")
 
 
+@pytest.mark.parametrize("later_claim", [False, True])
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-async def test_the_outcome_takes_the_place_of_what_was_open(scene: Scene, form: Form, status: str) -> None:
-    run = await scene.running()
+async def test_the_outcome_takes_the_place_of_what_was_open(
+    scene: Scene, run: Claimed, form: Form, status: str, later_claim: bool
+) -> None:
+    """Any later claim may close what another opened."""
     await scene.flush(form(opened(run, 0, '"open"')))
-    answer = await scene.flush(form(step(run, 0, '"done"', kind="sleep", status=status)))
+    owner = await scene.again(await scene.again(run)) if later_claim else run
+    answer = await scene.flush(form(step(owner, 0, '"done"', kind="sleep", status=status)))
     assert answer.lost == set()
     assert await outputs(scene, run) == [(status, '"done"')]
 
 
-async def test_any_later_claim_may_close_what_another_opened(scene: Scene, form: Form) -> None:
-    run = await scene.running()
-    await scene.flush(form(opened(run, 0, '"open"')))
-    again = await scene.again(await scene.again(run))
-    answer = await scene.flush(form(step(again, 0, '"done"', kind="sleep")))
-    assert answer.lost == set()
-    assert await outputs(scene, run) == [("completed", '"done"')]
-
-
-async def test_the_outcome_replaces_all_that_the_open_record_said(scene: Scene) -> None:
-    run = await scene.running()
+async def test_the_outcome_replaces_all_that_the_open_record_said(scene: Scene, run: Claimed) -> None:
     await scene.flush(opened(run, 0, '"open"', seq=1, name="a", attempts=0, line="x.py:1", arguments="[1]"))
     await scene.rows.fetch("UPDATE [steps] SET started_at = 1, completed_at = 2")
     again = await scene.again(run)
@@ -490,25 +455,22 @@ async def test_the_outcome_replaces_all_that_the_open_record_said(scene: Scene) 
     assert await scene.rows.fetch("SELECT claim FROM [steps]") == [(again.claim,)]
 
 
-async def test_opened_and_closed_in_one_flush_is_closed(scene: Scene, form: Form) -> None:
+async def test_opened_and_closed_in_one_flush_is_closed(scene: Scene, run: Claimed, form: Form) -> None:
     """A sleep that was over before the journal went out."""
-    run = await scene.running()
     answer = await scene.flush(form(opened(run, 0, '"open"')), form(step(run, 0, '"done"', kind="sleep")))
     assert answer.lost == set()
     assert await outputs(scene, run) == [("completed", '"done"')]
 
 
-async def test_a_start_and_its_outcome_in_one_flush_are_both_written(scene: Scene) -> None:
+async def test_a_start_and_its_outcome_in_one_flush_are_both_written(scene: Scene, run: Claimed) -> None:
     """The joint entry opens, and one without company closes."""
-    run = await scene.running()
     child = child_of(run)
     await scene.flush(joint(run, 0, '"open"', status="waiting", starts=[child]), step(run, 0, '"done"'))
     assert await outputs(scene, run) == [("completed", '"done"')]
     assert (await scene.info(child.id)).ready
 
 
-async def test_opening_and_lying_down_go_together(scene: Scene) -> None:
-    run = await scene.running()
+async def test_opening_and_lying_down_go_together(scene: Scene, run: Claimed) -> None:
     await scene.flush(opened(run, 0), waiting(run, DAY, recorded=True))
     assert (await scene.info(run.id)).status == "waiting"
     assert await outputs(scene, run) == [("waiting", "1")]
@@ -530,9 +492,8 @@ async def test_a_flush_may_open_and_close_for_many_runs(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("later_claim", [False, True])
-async def test_what_was_decided_once_stays_decided(scene: Scene, form: Form, later_claim: bool) -> None:
+async def test_what_was_decided_once_stays_decided(scene: Scene, run: Claimed, form: Form, later_claim: bool) -> None:
     """A sleep that is opened again would sleep anew after every crash."""
-    run = await scene.running()
     await scene.flush(form(opened(run, 0, '"first"')))
     owner = await scene.again(run) if later_claim else run
     answer = await scene.flush(form(opened(owner, 0, '"second"')))
@@ -540,23 +501,14 @@ async def test_what_was_decided_once_stays_decided(scene: Scene, form: Form, lat
     assert await outputs(scene, run) == [("waiting", '"first"')]
 
 
-async def test_an_outcome_is_not_opened_again_by_a_lost_reply(scene: Scene, form: Form) -> None:
-    run = await scene.running()
-    await scene.flush(form(opened(run, 0, '"open"')))
-    await scene.flush(form(step(run, 0, '"done"', kind="sleep")))
-    before = await scene.rows.dump()
-    answer = await scene.flush(form(opened(run, 0, '"open"')))
-    assert answer.lost == set()
-    assert await scene.rows.dump() == before
-
-
-async def test_an_outcome_is_replaced_by_no_other_outcome(scene: Scene, form: Form) -> None:
-    run = await scene.running()
+async def test_an_outcome_is_neither_opened_again_nor_replaced(scene: Scene, run: Claimed, form: Form) -> None:
+    """By a lost reply, say."""
     await scene.flush(form(opened(run, 0, '"open"')))
     await scene.flush(form(step(run, 0, '"first"', kind="sleep")))
-    answer = await scene.flush(form(step(run, 0, '"second"', kind="sleep")))
-    assert answer.lost == set()
-    assert await outputs(scene, run) == [("completed", '"first"')]
+    before = await scene.rows.dump()
+    for again in (opened(run, 0, '"open"'), step(run, 0, '"second"', kind="sleep")):
+        assert (await scene.flush(form(again))).lost == set()
+        assert await scene.rows.dump() == before
 
 
 @pytest.mark.parametrize("status", ["completed", "waiting"])
@@ -572,30 +524,18 @@ async def test_a_place_closed_by_another_claim_means_the_run_is_lost(scene: Scen
     assert await scene.rows.dump() == before
 
 
-async def test_a_lost_run_closes_nothing_either(scene: Scene) -> None:
-    """One foreign place, and the open one beside it stays open."""
-    run = await scene.running()
+async def test_one_foreign_place_keeps_all_records_out(scene: Scene, run: Claimed) -> None:
+    """The open one beside it stays open, mail is not taken, and no child is started."""
     await scene.flush(opened(run, 0, '"open"'), step(run, 1, '"theirs"'))
-    again = await scene.again(run)
-    before = await scene.rows.dump()
-    answer = await scene.flush(step(again, 0, '"done"'), step(again, 1, '"ours"'), completed(again))
-    assert answer.lost == {run.id}
-    assert await scene.rows.dump() == before
-
-
-async def test_one_foreign_place_keeps_the_company_of_all_records_out(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.flush(step(run, 1, '"theirs"'))
     again = await scene.again(run)
     await scene.store.send(mail := signal(run.id))
     before = await scene.rows.dump()
-    answer = await scene.flush(joint(again, 0, takes=[mail.id], starts=[child_of(again)]), step(again, 1, '"ours"'))
-    assert answer.lost == {run.id}
-    assert await scene.rows.dump() == before
+    for entry in (step(again, 0, '"done"'), joint(again, 0, takes=[mail.id], starts=[child_of(again)])):
+        assert (await scene.flush(entry, step(again, 1, '"ours"'), completed(again))).lost == {run.id}
+        assert await scene.rows.dump() == before
 
 
-async def test_who_lost_the_run_closes_nothing(scene: Scene, form: Form) -> None:
-    run = await scene.running()
+async def test_who_lost_the_run_closes_nothing(scene: Scene, run: Claimed, form: Form) -> None:
     await scene.flush(form(opened(run, 0, '"open"')))
     await scene.again(run)
     answer = await scene.flush(form(step(run, 0, '"done"', kind="sleep")))
@@ -603,29 +543,25 @@ async def test_who_lost_the_run_closes_nothing(scene: Scene, form: Form) -> None
     assert await outputs(scene, run) == [("waiting", '"open"')]
 
 
-async def test_a_run_that_ends_leaves_open_what_is_open(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_run_that_ends_leaves_open_what_is_open(scene: Scene, run: Claimed) -> None:
     await scene.flush(opened(run, 0, '"open"'), completed(run))
     assert await outputs(scene, run) == [("waiting", '"open"')]
 
 
-async def test_branches_are_opened_and_closed_apart(scene: Scene) -> None:
-    run = await scene.running()
+async def test_branches_are_opened_and_closed_apart(scene: Scene, run: Claimed) -> None:
     await scene.flush(opened(run, 0, '"main"'), opened(run, 0, '"branch"', branch="0.1"))
     await scene.flush(step(run, 0, '"done"', branch="0.1", kind="sleep"))
     assert await outputs(scene, run) == [("waiting", '"main"'), ("completed", '"done"')]
 
 
-async def test_an_open_record_is_no_call_in_the_activity_log(scene: Scene) -> None:
-    run = await scene.running()
+async def test_an_open_record_is_no_call_in_the_activity_log(scene: Scene, run: Claimed) -> None:
     await scene.flush(opened(run, 0), step(run, 1))
     assert [row.position for row in await scene.store.activity(run.id)] == [1]
     await scene.flush(step(run, 0, kind="sleep"))
     assert {row.position for row in await scene.store.activity(run.id)} == {0, 1}
 
 
-async def test_the_next_attempt_may_forget_what_is_open(scene: Scene) -> None:
-    run = await scene.running()
+async def test_the_next_attempt_may_forget_what_is_open(scene: Scene, run: Claimed) -> None:
     await scene.flush(opened(run, 0, '"first"'), retried(run, forget=[("", 0)]))
     [again] = await scene.claim()
     assert again.records == []
@@ -636,16 +572,14 @@ async def test_the_next_attempt_may_forget_what_is_open(scene: Scene) -> None:
 # -- when the next try is due: decided once, too --------------------------------------------------------------
 
 
-async def test_a_claim_brings_the_failed_tries_and_when_the_next_is_due(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_claim_brings_the_failed_tries_and_when_the_next_is_due(scene: Scene, run: Claimed) -> None:
     await scene.flush(failed_try(run, 0, 1, retry_ms=MINUTE))
     answer = await scene.flush(failed_try(run, 0, 2, retry_ms=DAY), failed_try(run, 0, 1, branch="1", retry_ms=5))
     again = await scene.again(run)
     assert again.tries == {("", 0): Tries(2, answer.now_ms + DAY), ("1", 0): Tries(1, answer.now_ms + 5)}
 
 
-async def test_a_try_without_a_delay_is_due_at_once(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_try_without_a_delay_is_due_at_once(scene: Scene, run: Claimed) -> None:
     await scene.flush(failed_try(run, 0, 1))
     again = await scene.again(run)
     assert again.tries[("", 0)].failures == 1
@@ -658,8 +592,7 @@ async def test_a_claim_tells_the_database_s_time(scene: Scene) -> None:
     assert before <= run.now_ms <= (await scene.info(run.id)).now_ms
 
 
-async def test_records_bring_the_name_of_their_undo(scene: Scene) -> None:
-    run = await scene.running()
+async def test_records_bring_the_name_of_their_undo(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0, undo="refund"), step(run, 1), joint(run, 2, undo="unship"))
     assert [record.undo for record in await scene.store.steps(run.id)] == ["refund", None, "unship"]
     assert [record.undo for record in (await scene.again(run)).records] == ["refund", None, "unship"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stepfast import Stepfast
+from stepfast.model.records import Claimed
 from stepfast.model.rows import Definition
 from stepfast.store.queries import Filters
 from stepfast.store.readonly import BaseGlance, FoundRuns, TookTooLong
@@ -109,8 +110,7 @@ async def test_a_key_is_found_whichever_workflow_has_it(scene: Scene, glance: Ba
     assert await ids(glance, key="k", status="failed") == []
 
 
-async def test_dag_runs_are_found_as_they_are_shown(scene: Scene, glance: BaseGlance) -> None:
-    dag = await Dag(scene, graph_of(CHAIN)).start()
+async def test_dag_runs_are_found_as_they_are_shown(scene: Scene, dag: Dag, glance: BaseGlance) -> None:
     assert await ids(glance) == [dag.id]  # steps are none
     assert await ids(glance, status="running") == [dag.id]
     later = await Dag(scene, graph_of(CHAIN)).start()
@@ -165,8 +165,7 @@ async def test_families_letters_and_records(scene: Scene, glance: BaseGlance) ->
     assert await glance.step_payloads(parent.id, "", 7) is None
 
 
-async def test_failed_tries_without_what_is_large(scene: Scene, glance: BaseGlance) -> None:
-    run = await scene.running()
+async def test_failed_tries_without_what_is_large(scene: Scene, run: Claimed, glance: BaseGlance) -> None:
     large = '{"type":"E","message":"' + "x" * 5000 + '","traceback":null}'
     await scene.flush(failed_try(run, 0, 1), failed_try(run, 0, 2, error=large), failed_try(run, 3, 1))
     assert [(t.position, t.number, t.error is None) for t in await glance.failed_tries(run.id)] == [

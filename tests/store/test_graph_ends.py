@@ -73,27 +73,21 @@ async def test_a_failing_run_is_in_line_when_the_last_held_step_is_settled(scene
     assert (await dag.states())["far"] == "skipped"
 
 
-async def test_a_run_whose_only_held_step_fails_is_in_line_at_once(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_run_whose_only_held_step_fails_is_in_line_at_once(scene: Scene, dag: Dag) -> None:
     step = (await dag.claim())["a"]
     assert (await scene.flush(dag.end(step, "failed"))).lanes == {lane()}
     assert await dag.states() == {"a": "failed", "b": "skipped", "c": "skipped"}
     assert (await dag.claim())[ITSELF].failing is True
 
 
-async def test_a_failing_run_releases_nothing(scene: Scene) -> None:
-    dag = await started(scene, {"bad": "", "good": "", "after": "good", "more": ""})
-    held = await dag.claim()
-    await scene.flush(dag.end(held["bad"], "failed"))
-    assert (await scene.flush(dag.end(held["good"]))).lanes == set()
-    assert (await dag.states())["after"] == "skipped"
-
-
-@pytest.mark.parametrize("first", ["good", "bad"])
-async def test_an_end_and_a_failure_in_one_flush_release_nothing(scene: Scene, first: str) -> None:
+@pytest.mark.parametrize("first", ["good", "bad", "apart"])
+async def test_a_failing_run_releases_nothing(scene: Scene, first: str) -> None:
+    """Whether an end comes after the failure, or in one flush with it."""
     dag = await started(scene, {"bad": "", "good": "", "after": "good", "last": "after"})
     held = await dag.claim()
     ends = [dag.end(held["bad"], "failed"), dag.end(held["good"])]
+    if first == "apart":
+        assert (await scene.flush(ends.pop(0))).lanes == set()
     answer = await scene.flush(*(reversed(ends) if first == "good" else ends))
     assert answer.lanes == {lane()}
     assert await dag.states() == {"bad": "failed", "good": "completed", "after": "skipped", "last": "skipped"}
@@ -118,20 +112,19 @@ async def test_a_step_that_is_let_go_with_the_failure_of_another_ends_too(scene:
 
 
 async def test_two_failures_in_one_flush_and_one_later_count_once_each(scene: Scene) -> None:
+    """And a step is asked to end once."""
     dag = await started(scene, {"a": "", "b": "", "c": "", "after": "a b c"})
-    held = await dag.claim()
-    await scene.flush(dag.end(held["a"], "failed"), dag.end(held["b"], "failed"))
-    assert await dag.get("pending") == 1
-    assert (await scene.flush(dag.end(held["c"], "failed"))).lanes == {lane()}
-    assert await dag.get("pending") == 0
-
-
-async def test_a_step_is_asked_to_end_once(scene: Scene) -> None:
-    dag = await started(scene, {"a": "", "b": "", "held": ""})
     held = await dag.claim()
     await scene.flush(dag.end(held["a"], "failed"))
     await scene.flush(dag.end(held["b"], "failed"))
-    assert await scene.rows.get(held["held"].id, "wakes") == held["held"].wakes + 1
+    assert await dag.get("pending") == 1
+    assert await scene.rows.get(held["c"].id, "wakes") == held["c"].wakes + 1
+    assert (await scene.flush(dag.end(held["c"], "failed"))).lanes == {lane()}
+    assert await dag.get("pending") == 0
+    other = await started(scene, {"a": "", "b": "", "after": "a b"})
+    held = await other.claim()
+    await scene.flush(*(other.end(step, "failed") for name, step in held.items() if name))
+    assert await other.get("pending") == 0
 
 
 async def test_who_reports_a_failure_hears_at_once_which_of_its_steps_are_to_end(scene: Scene) -> None:
@@ -183,8 +176,7 @@ async def test_children_of_a_cancelled_step_are_cancelled(scene: Scene) -> None:
     assert (await scene.info(child.id)).status == "cancelled"
 
 
-async def test_a_run_can_be_undone_after_it_failed(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_run_can_be_undone_after_it_failed(scene: Scene, dag: Dag) -> None:
     step = (await dag.claim())["a"]
     await scene.flush(dag.end(step, "failed"))
     itself = (await dag.claim())[ITSELF]
@@ -224,18 +216,20 @@ async def test_who_buries_a_step_hears_whether_workers_hold_others_of_its_run(sc
     assert (await scene.store.reap(scene.worker, 100, 1)).asked is held
 
 
-async def test_a_dead_letter_that_was_the_last_step_puts_its_run_in_line(scene: Scene) -> None:
-    dag = await started(scene, {"deadly": "", "after": "deadly"})
+@pytest.mark.parametrize("steps", [{"a": ""}, {"a": "", "b": ""}], ids=["one", "two"])
+async def test_dead_letters_that_were_the_last_steps_put_their_run_in_line(scene: Scene, steps: dict[str, str]) -> None:
+    """Each counts once, also if they die together."""
+    dag = await started(scene, {**steps, "after": " ".join(steps)})
     victim = await scene.add_worker()
     await dag.claim(worker=victim)
     await scene.rows.silence(victim)
-    reaping = await scene.store.reap(scene.worker, 100, 1)
-    assert lane() in reaping.lanes
+    assert lane() in (await scene.store.reap(scene.worker, 100, 1)).lanes
+    assert await dag.states() == {**dict.fromkeys(steps, "failed"), "after": "skipped"}
+    assert await dag.get("pending") == 0
     assert set(await dag.claim()) == {ITSELF}
 
 
-async def test_a_step_that_is_lost_and_not_dead_yet_fails_nothing(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_step_that_is_lost_and_not_dead_yet_fails_nothing(scene: Scene, dag: Dag) -> None:
     victim = await scene.add_worker()
     await dag.claim(worker=victim)
     await scene.bury(victim)
@@ -243,21 +237,9 @@ async def test_a_step_that_is_lost_and_not_dead_yet_fails_nothing(scene: Scene) 
     assert await dag.get("pending") == 3
 
 
-async def test_two_steps_of_one_run_that_die_together_count_once_each(scene: Scene) -> None:
-    dag = await started(scene, {"a": "", "b": "", "after": "a b"})
-    victim = await scene.add_worker()
-    await dag.claim(worker=victim)
-    await scene.bury(victim, max_losses=1)
-    assert await dag.states() == {"a": "failed", "b": "failed", "after": "skipped"}
-    assert await dag.get("pending") == 0
-    assert set(await dag.claim()) == {ITSELF}
-
-
 async def test_a_run_whose_first_step_expired_fails(scene: Scene) -> None:
     dag = await started(scene, CHAIN, expires_ms=MINUTE)
-    step = await dag.dag_step("a")
-    await scene.rows.shift(step.id, "expires_at", -DAY)
-    await scene.rows.shift(step.id, "visible_at", -DAY)
+    await expire(dag, "a")
     assert lane() in (await scene.store.promote(100)).lanes
     assert await dag.states() == {"a": "failed", "b": "skipped", "c": "skipped"}
     assert (await dag.dag_step("a")).reason == "expired"
@@ -276,26 +258,18 @@ async def test_once_a_step_was_picked_up_the_others_do_not_expire(scene: Scene, 
     """The run was picked up in time."""
     dag = await started(scene, {"a": "", "b": "", "c": ""}, expires_ms=MINUTE)
     a = (await dag.claim(limit=1))["a"]
+    place = await scene.rows.get((await dag.dag_step("b")).id, "place")
     if done:
         await scene.flush(dag.end(a))
     await expire(dag, "b")
     await expire(dag, "c")
     promotion = await scene.store.promote(100)
     assert (promotion.lanes, promotion.ended, promotion.moved) == ({lane("b"), lane("c")}, [], 2)
+    assert await scene.rows.get((await dag.dag_step("b")).id, "place") == place, "it keeps its place"
     assert (await dag.run()).status == "running"
     assert (await scene.store.promote(100)).moved == 0
     assert list(await dag.claim(limit=2)) == ["b", "c"]
     assert await dag.get("failing") in (False, 0)
-
-
-async def test_a_step_that_no_longer_expires_keeps_its_place(scene: Scene) -> None:
-    dag = await started(scene, {"a": "", "b": ""}, expires_ms=MINUTE)
-    await dag.claim(limit=1)
-    b = await dag.dag_step("b")
-    place = await scene.rows.get(b.id, "place")
-    await expire(dag, "b")
-    await scene.store.promote(100)
-    assert await scene.rows.get(b.id, "place") == place
 
 
 async def test_a_delayed_step_that_no_longer_expires_is_ready_when_it_is_due(scene: Scene) -> None:
@@ -318,17 +292,12 @@ async def test_a_step_of_another_run_does_not_keep_one_from_expiring(scene: Scen
     assert await dag.states() == {"a": "skipped", "b": "failed"}
 
 
-async def test_steps_released_later_do_not_expire(scene: Scene) -> None:
-    dag = await started(scene, CHAIN, expires_ms=MINUTE)
+async def test_steps_released_later_and_the_run_itself_do_not_expire(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "a"}, expires_ms=MINUTE)
     await dag.finish("a")
     assert (await dag.dag_step("b")).visible_at is None
     assert await scene.rows.get((await dag.dag_step("b")).id, "expires_at") is None
-    assert set(await dag.claim()) == {"b"}
-
-
-async def test_a_dag_run_does_not_expire_itself(scene: Scene) -> None:
-    dag = await started(scene, {"a": ""}, expires_ms=MINUTE)
-    await dag.finish("a")
+    await dag.finish("b")
     assert await dag.get("expires_at") is None
     assert (await scene.store.promote(100)).moved == 0
     assert set(await dag.claim()) == {ITSELF}
@@ -355,20 +324,16 @@ async def test_a_late_run_fails_and_its_steps_end(scene: Scene) -> None:
 
 @pytest.mark.parametrize("held", [True, False])
 async def test_who_ends_a_late_run_hears_whether_workers_hold_steps_of_it(scene: Scene, held: bool) -> None:
-    """So that they can be told before their next heartbeat."""
+    """So that they can be told before their next heartbeat. If nobody does, it is in line at once."""
     dag = await started(scene, CHAIN, deadline_ms=DAY)
     if held:
         await dag.claim()
     await scene.rows.make_due(dag.id)
-    assert (await scene.store.promote(100)).asked is held
-
-
-async def test_a_late_run_of_which_nobody_holds_a_step_is_in_line_at_once(scene: Scene) -> None:
-    dag = await started(scene, CHAIN, deadline_ms=DAY)
-    await scene.rows.make_due(dag.id)
-    assert lane() in (await scene.store.promote(100)).lanes
-    assert set((await dag.states()).values()) == {"skipped"}
-    assert (await dag.claim())[ITSELF].reason == "deadline"
+    promotion = await scene.store.promote(100)
+    assert (promotion.asked, lane() in promotion.lanes) == (held, not held)
+    if not held:
+        assert set((await dag.states()).values()) == {"skipped"}
+        assert (await dag.claim())[ITSELF].reason == "deadline"
     assert (await scene.store.promote(100)).moved == 0
 
 
@@ -391,48 +356,15 @@ async def test_a_run_that_fails_is_not_late_any_more(scene: Scene) -> None:
     assert (row.deadline_at, row.visible_at, row.reason) == (None, None, None)
 
 
-async def test_a_run_that_was_late_stays_so_when_its_finisher_dies(scene: Scene) -> None:
-    dag = await started(scene, CHAIN, deadline_ms=DAY)
-    await scene.rows.make_due(dag.id)
-    await scene.store.promote(100)
-    victim = await scene.add_worker()
-    assert set(await dag.claim(worker=victim)) == {ITSELF}
-    await scene.bury(victim)
-    itself = (await dag.claim())[ITSELF]
-    assert (itself.failing, itself.reason) == (True, "deadline")
-
-
 # -- cancelling ---------------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_run_ends_its_steps_and_is_in_line(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
-    await dag.finish("a")
-    asked = await scene.store.cancel(dag.id)
-    assert (asked.done, asked.running, asked.ended, asked.lane) == (True, False, False, lane())
-    assert await dag.states() == {"a": "completed", "b": "skipped", "c": "skipped"}
-    itself = (await dag.claim())[ITSELF]
-    assert (itself.failing, itself.reason) == (True, "cancelled")
-
-
-async def test_steps_that_are_held_are_asked_when_their_run_is_cancelled(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_steps_that_are_held_are_asked_when_their_run_is_cancelled(scene: Scene, dag: Dag) -> None:
     step = (await dag.claim())["a"]
     asked = await scene.store.cancel(dag.id)
     assert (asked.done, asked.running, asked.lane) == (True, True, None)
     assert (await scene.info(step.id)).asked == "cancel"
     assert (await scene.flush(dag.end(step))).lanes == {lane()}
-    itself = (await dag.claim())[ITSELF]
-    assert (itself.failing, itself.reason) == (True, "cancelled")
-
-
-async def test_a_run_that_was_cancelled_stays_so_when_its_finisher_dies(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
-    await dag.finish("a")
-    await scene.store.cancel(dag.id)
-    victim = await scene.add_worker()
-    assert set(await dag.claim(worker=victim)) == {ITSELF}
-    await scene.bury(victim)
     itself = (await dag.claim())[ITSELF]
     assert (itself.failing, itself.reason) == (True, "cancelled")
 

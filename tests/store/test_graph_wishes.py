@@ -37,6 +37,12 @@ async def end(dag: Dag, status: str = "failed") -> None:
     await dag.scene.flush(move(itself, status, reason="code" if status == "failed" else "cancelled"))
 
 
+async def retry(dag: Dag) -> None:
+    """The dag run has failed, and is retried."""
+    await end(dag)
+    await dag.store.retry(dag.id)
+
+
 async def fail(dag: Dag, *names: str, **changes: object) -> None:
     """Steps of those that are ready fail, and so does their run."""
     held = await dag.claim()
@@ -67,8 +73,7 @@ async def test_a_resumed_dag_run_goes_on_with_its_steps(scene: Scene) -> None:
     assert set(await dag.claim()) == {"a", "aside"}
 
 
-async def test_what_is_under_way_when_its_run_is_paused_finishes_and_releases_no_one(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_what_is_under_way_when_its_run_is_paused_finishes_and_releases_no_one(scene: Scene, dag: Dag) -> None:
     held = (await dag.claim())["a"]
     asked = await scene.store.pause(dag.id)
     assert (asked.done, asked.running) == (True, True)
@@ -143,23 +148,19 @@ async def test_a_run_whose_last_step_ends_while_it_is_paused_is_finished_when_it
     assert set(await dag.claim()) == {ITSELF}
 
 
-async def test_a_run_that_is_to_be_finished_can_be_paused(scene: Scene) -> None:
+@pytest.mark.parametrize("at_work", [False, True])
+async def test_a_run_that_is_to_be_finished_can_be_paused(scene: Scene, at_work: bool) -> None:
+    """If a worker is about to, it is only marked."""
     dag = await started(scene, graph_of({"a": ""}))
     await dag.finish("a")
-    await scene.store.pause(dag.id)
-    assert await dag.claim() == {}
-    await scene.store.resume(dag.id)
-    await scene.flush(completed((await dag.claim())[ITSELF]))
-    assert (await dag.run()).status == "completed"
-
-
-async def test_a_run_that_is_just_being_finished_is_only_marked(scene: Scene) -> None:
-    dag = await started(scene, graph_of({"a": ""}))
-    await dag.finish("a")
-    itself = (await dag.claim())[ITSELF]
+    held = await dag.claim() if at_work else {}
     asked = await scene.store.pause(dag.id)
-    assert (asked.done, asked.running) == (True, True)
-    await scene.flush(completed(itself))
+    assert (asked.done, asked.running) == (True, at_work)
+    assert await dag.claim() == {}
+    if not at_work:
+        await scene.store.resume(dag.id)
+        held = await dag.claim()
+    await scene.flush(completed(held[ITSELF]))
     assert ((await dag.run()).status, (await dag.run()).asked) == ("completed", None)
 
 
@@ -182,28 +183,32 @@ async def test_a_step_that_fails_ends_the_pause_of_its_run(scene: Scene) -> None
     assert (await dag.claim())[ITSELF].failing is True
 
 
-async def test_a_paused_run_can_be_cancelled(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+@pytest.mark.parametrize("status", ["running", "paused"])
+async def test_a_cancelled_run_ends_its_steps_and_is_in_line(scene: Scene, dag: Dag, status: str) -> None:
     await dag.finish("a")
-    await scene.store.pause(dag.id)
+    if status == "paused":
+        await scene.store.pause(dag.id)
     asked = await scene.store.cancel(dag.id)
-    assert (asked.status, asked.done, asked.lane) == ("paused", True, lane())
+    assert (asked.status, asked.done, asked.running, asked.ended, asked.lane) == (status, True, False, False, lane())
     assert await dag.states() == {"a": "completed", "b": "skipped", "c": "skipped"}
     itself = (await dag.claim())[ITSELF]
     assert (itself.failing, itself.reason) == (True, "cancelled")
 
 
+@pytest.mark.parametrize("cause", ["cancelled", "deadline"])
 @pytest.mark.parametrize("how", ["leaves it", "gives it back", "unregisters", "dies"])
-async def test_a_cancelled_run_that_its_finisher_does_not_finish_is_still_a_cancelled_one(
-    scene: Scene, how: str
-) -> None:
+async def test_a_run_that_its_finisher_does_not_finish_has_its_cause_still(scene: Scene, how: str, cause: str) -> None:
     """The next one must know why it failed, or it would end as failed instead of cancelled."""
-    dag = await started(scene, graph_of(CHAIN))
+    dag = await started(scene, graph_of(CHAIN), deadline_ms=DAY)
     await dag.finish("a")
-    await scene.store.cancel(dag.id)
+    if cause == "cancelled":
+        await scene.store.cancel(dag.id)
+    else:
+        await scene.rows.make_due(dag.id)
+        await scene.store.promote(100)
     finisher = await scene.add_worker()
     itself = (await dag.claim(worker=finisher))[ITSELF]
-    assert (itself.failing, itself.reason) == (True, "cancelled")
+    assert (itself.failing, itself.reason) == (True, cause)
     if how == "leaves it":
         await scene.flush(move(itself, "queued", delay_ms=0), worker=finisher)
     elif how == "gives it back":
@@ -213,7 +218,7 @@ async def test_a_cancelled_run_that_its_finisher_does_not_finish_is_still_a_canc
     else:
         await scene.bury(finisher)
     again = (await dag.claim())[ITSELF]
-    assert (again.failing, again.reason) == (True, "cancelled")
+    assert (again.failing, again.reason) == (True, cause)
 
 
 async def test_the_deadline_ends_a_paused_run(scene: Scene) -> None:
@@ -227,19 +232,13 @@ async def test_the_deadline_ends_a_paused_run(scene: Scene) -> None:
     assert (await dag.claim())[ITSELF].reason == "deadline"
 
 
-async def test_a_second_pause_changes_nothing(scene: Scene) -> None:
-    dag = await started(scene, graph_of(DIAMOND))
-    await scene.store.pause(dag.id)
-    before = await scene.rows.dump()
-    assert (await scene.store.pause(dag.id)).done is True
-    assert await scene.rows.dump() == before
-
-
-async def test_only_a_paused_run_is_resumed(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
-    before = await scene.rows.dump()
-    assert (await scene.store.resume(dag.id)).done is False
-    assert await scene.rows.dump() == before
+async def test_only_a_paused_run_is_resumed_and_a_second_pause_changes_nothing(scene: Scene, dag: Dag) -> None:
+    for wish, done in (("resume", False), ("pause", True)):
+        before = await scene.rows.dump()
+        assert (await getattr(scene.store, wish)(dag.id)).done is done
+        assert await scene.rows.dump() == before
+        await scene.store.pause(dag.id)
+    assert [run.id for run in await scene.store.runs(status="paused")] == [dag.id]
 
 
 async def test_a_resume_makes_the_check_of_a_step_due(scene: Scene) -> None:
@@ -279,12 +278,6 @@ async def test_the_steps_of_other_runs_are_not_held(scene: Scene) -> None:
     dag = await (await started(scene, graph_of(CHAIN))).start()
     await scene.store.pause(dag.ids[0])
     assert [run.dag_id for run in await dag.claim_all()] == [dag.ids[1]]
-
-
-async def test_a_paused_run_is_found_in_the_lists_and_its_steps_are_not(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
-    await scene.store.pause(dag.id)
-    assert [run.id for run in await scene.store.runs(status="paused")] == [dag.id]
 
 
 # -- trying again -------------------------------------------------------------------------------------------
@@ -335,8 +328,7 @@ async def test_a_retried_run_ends_with_the_last_of_its_steps(scene: Scene) -> No
     held = await dag.claim()
     await scene.flush(dag.end(held["b"], "failed"))
     await scene.flush(dag.end(held["c"]), dag.end(held["aside"], "cancelled"))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     for names in ({"aside", "b"}, {"d"}, {"last"}):
         held = await dag.claim()
         assert set(held) == names
@@ -345,13 +337,11 @@ async def test_a_retried_run_ends_with_the_last_of_its_steps(scene: Scene) -> No
     assert await dag.get("pending") == 0
 
 
-async def test_a_step_that_is_tried_again_keeps_its_records_and_has_a_new_budget(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_a_step_that_is_tried_again_keeps_its_records_and_has_a_new_budget(scene: Scene, dag: Dag) -> None:
     first = (await dag.claim())["a"]
     await scene.flush(step(first, 0), step(first, 1, None, status="failed", error="{}"))
     await scene.flush(dag.end(first, "failed", forget=[("", 1)]))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     again = (await dag.claim())["a"]
     assert [record.position for record in again.records] == [0]
     assert (again.attempt, again.first_attempt, again.losses) == (2, 2, 0)
@@ -365,35 +355,21 @@ async def between_tries(dag: Dag, name: str) -> None:
     await dag.scene.flush(failed_try(first, RUN_ITSELF), retried(first, MINUTE))
 
 
-async def test_a_step_that_is_cancelled_between_two_tries_has_had_the_first(scene: Scene) -> None:
+@pytest.mark.parametrize("during", [1, 2])
+async def test_a_step_that_was_cancelled_after_a_try_goes_on_with_the_next(scene: Scene, during: int) -> None:
+    """Between the first and the second, or during the second."""
     dag = await started(scene, graph_of({"a": ""}))
     await between_tries(dag, "a")
+    if during == 2:
+        await scene.rows.make_due((await dag.dag_step("a")).id)
+        await scene.store.promote(100)
+        await scene.flush(waiting((await dag.claim())["a"]))
     await scene.store.cancel(dag.id)
-    assert ((await dag.dag_step("a")).status, (await dag.dag_step("a")).attempt) == ("cancelled", 1)
-
-
-async def test_a_step_that_was_cancelled_between_two_tries_goes_on_with_the_second(scene: Scene) -> None:
-    dag = await started(scene, graph_of({"a": ""}))
-    await between_tries(dag, "a")
-    await scene.store.cancel(dag.id)
+    assert ((await dag.dag_step("a")).status, (await dag.dag_step("a")).attempt) == ("cancelled", during)
     await end(dag, "cancelled")
     await scene.store.retry(dag.id)
     again = (await dag.claim())["a"]
-    assert (again.attempt, again.first_attempt) == (2, 2)
-
-
-async def test_a_step_that_was_cancelled_during_its_second_try_goes_on_with_a_third(scene: Scene) -> None:
-    dag = await started(scene, graph_of({"a": ""}))
-    await between_tries(dag, "a")
-    await scene.rows.make_due((await dag.dag_step("a")).id)
-    await scene.store.promote(100)
-    await scene.flush(waiting((await dag.claim())["a"]))
-    await scene.store.cancel(dag.id)
-    assert (await dag.dag_step("a")).attempt == 2
-    await end(dag, "cancelled")
-    await scene.store.retry(dag.id)
-    again = (await dag.claim())["a"]
-    assert (again.attempt, again.first_attempt) == (3, 3)
+    assert (again.attempt, again.first_attempt) == (during + 1, during + 1)
 
 
 async def test_a_step_that_fails_while_it_is_to_end_has_no_other_attempt(scene: Scene) -> None:
@@ -414,8 +390,7 @@ async def test_two_retries_before_a_step_is_picked_up_are_one_attempt(scene: Sce
         await scene.store.retry(dag.id)
         await scene.store.cancel(dag.id)
     assert [dag_step.attempt for dag_step in (await dag.dag_steps()).values()] == [1, 1]
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     assert [(run.attempt, run.first_attempt) for run in (await dag.claim()).values()] == [(2, 2), (2, 2)]
 
 
@@ -423,8 +398,7 @@ async def test_a_step_that_never_began_begins_as_if_nothing_had_happened(scene: 
     dag = await started(scene, graph_of({"bad": "", "other": "", "after": "other"}), expires_ms=DAY)
     held = await dag.claim(limit=1)
     await scene.flush(dag.end(held["bad"], "failed"))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     other = (await dag.claim())["other"]
     assert (other.attempt, other.first_attempt, other.claim) == (1, 1, 1)
     assert other.ready_at is not None and held["bad"].ready_at is not None
@@ -439,8 +413,7 @@ async def test_what_was_skipped_for_a_reason_of_its_own_stays_so(scene: Scene) -
     held = await dag.claim()
     await scene.flush(dag.end(held["no"], "skipped"))
     await scene.flush(dag.end(held["bad"], "failed"))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     assert await dag.states() == {"no": "skipped", "hangs": "skipped", "bad": "queued", "both": "blocked"}
     await dag.finish("bad")
     assert (await dag.states())["both"] == "queued"
@@ -467,8 +440,7 @@ async def test_a_join_of_a_few_is_counted_anew(scene: Scene) -> None:
     held = await dag.claim()
     await scene.flush(dag.end(held["a"], "failed"))
     await scene.flush(dag.end(held["b"]), dag.end(held["c"], "skipped"))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     assert await dag.states() == {"a": "queued", "b": "completed", "c": "skipped", "join": "blocked"}
     await dag.finish("a")
     assert (await dag.states())["join"] == "queued"
@@ -480,8 +452,7 @@ async def test_a_gate_that_was_refused_asks_again(scene: Scene) -> None:
     no = signal(dag.id, "gate", "false")
     await scene.store.send(no)
     await scene.flush(joint(gate, 0, "false", kind="signal", takes=[no.id]), dag.end(gate, "failed"))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     again = (await dag.claim())["gate"]
     assert again.records == []
     assert (await scene.mailbox(again.id)).mail == []
@@ -494,8 +465,7 @@ async def test_a_signal_that_the_failed_step_took_is_there_again(scene: Scene) -
     await scene.store.send(word)
     await scene.flush(joint(a, 0, '"word"', kind="signal", takes=[word.id]))
     await scene.flush(dag.end(a, "failed", forget=[("", 0)]))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     assert [mail.value for mail in (await scene.mailbox(a.id)).mail] == ['"word"']
 
 
@@ -513,8 +483,7 @@ async def test_a_child_that_completed_after_its_step_had_ended_is_told_of_again(
     assert [mail.value for mail in (await scene.mailbox(a.id)).mail] == ["7"]
 
 
-async def test_a_cancelled_run_goes_on_where_it_was(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_a_cancelled_run_goes_on_where_it_was(scene: Scene, dag: Dag) -> None:
     await dag.finish("a")
     await scene.store.cancel(dag.id)
     await end(dag, "cancelled")
@@ -526,8 +495,7 @@ async def test_a_late_run_has_a_new_deadline_of_the_old_length(scene: Scene) -> 
     dag = await started(scene, graph_of(CHAIN), deadline_ms=DAY)
     await scene.rows.make_due(dag.id)
     await scene.store.promote(100)
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     row = await dag.run()
     assert row.deadline_at is not None and row.deadline_at == row.visible_at
     assert abs(row.deadline_at - row.now_ms - DAY) < MINUTE
@@ -542,8 +510,7 @@ async def test_a_run_that_failed_when_all_its_steps_were_done_is_to_be_finished_
     assert (itself.failing, itself.attempt, itself.first_attempt) == (False, 2, 2)
 
 
-async def test_a_dead_letter_among_the_steps_goes_on_with_no_losses(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_a_dead_letter_among_the_steps_goes_on_with_no_losses(scene: Scene, dag: Dag) -> None:
     victim = await scene.add_worker()
     await dag.claim(worker=victim)
     await scene.bury(victim, max_losses=1)
@@ -552,8 +519,7 @@ async def test_a_dead_letter_among_the_steps_goes_on_with_no_losses(scene: Scene
     assert (await dag.claim())["a"].losses == 0
 
 
-async def test_a_run_that_fails_again_is_retried_again(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_a_run_that_fails_again_is_retried_again(scene: Scene, dag: Dag) -> None:
     for attempt in (1, 2, 3):
         held = (await dag.claim())["a"]
         assert held.attempt == attempt
@@ -562,53 +528,42 @@ async def test_a_run_that_fails_again_is_retried_again(scene: Scene) -> None:
         assert await scene.store.retry(dag.id) == {lane("a")}
 
 
-async def test_a_second_retry_is_refused_and_changes_nothing(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_a_second_retry_is_refused_and_changes_nothing(scene: Scene, dag: Dag) -> None:
     await fail(dag, "a")
     assert await scene.store.retry(dag.id) is None
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     before = await scene.rows.dump()
     assert await scene.store.retry(dag.id) is None
     assert await scene.rows.dump() == before
 
 
-async def test_what_the_old_claim_says_after_a_retry_is_refused(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_what_the_old_claim_says_after_a_retry_is_refused(scene: Scene, dag: Dag) -> None:
     held = (await dag.claim())["a"]
     await scene.flush(dag.end(held, "failed"))
-    await end(dag)
-    await scene.store.retry(dag.id)
+    await retry(dag)
     assert (await scene.flush(dag.end(held))).lost == {held.id}
     assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked"}
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["the run", "a step"])
 @pytest.mark.parametrize("how", ["compensated", "failed"])
-async def test_a_run_that_was_undone_is_not_retried(scene: Scene, how: str) -> None:
-    dag = await started(scene, graph_of(CHAIN))
-    await dag.finish("a")
-    await fail(dag, "b")
-    await scene.flush(move((await dag.claim())[ITSELF], "compensating", reason="code"))
-    await scene.flush(move((await dag.claim())[ITSELF], how))
+async def test_a_run_that_was_undone_is_not_retried(scene: Scene, dag: Dag, how: str, whole: bool) -> None:
+    if whole:
+        await dag.finish("a")
+        await fail(dag, "b")
+        await scene.flush(move((await dag.claim())[ITSELF], "compensating", reason="code"))
+        await scene.flush(move((await dag.claim())[ITSELF], how))
+    else:
+        a = (await dag.claim())["a"]
+        await scene.flush(step(a, undo="refund"), move(a, "compensating", reason="code"))
+        await scene.flush(dag.end((await dag.claim())["a"], how))
+        await end(dag)
     before = await scene.rows.dump()
     assert await scene.store.retry(dag.id) is None
     assert await scene.rows.dump() == before
 
 
-@pytest.mark.parametrize("how", ["compensated", "failed"])
-async def test_a_run_of_which_a_step_was_undone_is_not_retried(scene: Scene, how: str) -> None:
-    dag = await started(scene, graph_of(CHAIN))
-    a = (await dag.claim())["a"]
-    await scene.flush(step(a, undo="refund"), move(a, "compensating", reason="code"))
-    await scene.flush(dag.end((await dag.claim())["a"], how))
-    await end(dag)
-    before = await scene.rows.dump()
-    assert await scene.store.retry(dag.id) is None
-    assert await scene.rows.dump() == before
-
-
-async def test_a_step_by_itself_is_not_retried(scene: Scene) -> None:
-    dag = await started(scene, graph_of(CHAIN))
+async def test_a_step_by_itself_is_not_retried(scene: Scene, dag: Dag) -> None:
     await fail(dag, "a")
     await end(dag)
     before = await scene.rows.dump()

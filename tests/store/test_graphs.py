@@ -30,17 +30,13 @@ async def with_nodes(scene: Scene, *dag_steps: DagStep) -> Dag:
 
 
 async def test_a_dag_run_is_running_and_stands_in_no_line(scene: Scene) -> None:
-    dag = await started(scene, DIAMOND)
+    """It looks at its deadline."""
+    dag = await started(scene, DIAMOND, deadline_ms=DAY)
     row = await dag.run()
-    assert (row.status, row.worker, row.ready, row.visible_at) == ("running", None, False, None)
+    assert (row.status, row.worker, row.ready, row.visible_at) == ("running", None, False, row.deadline_at)
+    assert row.deadline_at is not None
     assert await dag.get("pending") == 4
     assert lane() not in await scene.lanes(dag.workflows)
-
-
-async def test_a_dag_run_looks_at_its_deadline(scene: Scene) -> None:
-    row = await (await started(scene, DIAMOND, deadline_ms=DAY)).run()
-    assert row.deadline_at is not None
-    assert row.visible_at == row.deadline_at
 
 
 async def test_steps_that_wait_for_nothing_are_ready_and_the_others_blocked(scene: Scene) -> None:
@@ -61,34 +57,21 @@ async def test_steps_are_listed_in_the_order_they_were_started_in(scene: Scene) 
     assert list(await dag.dag_steps()) == names
 
 
-async def test_a_claim_says_which_step_it_brings(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_claim_says_which_step_it_brings(dag: Dag, run: Claimed) -> None:
     step = (await dag.claim())["a"]
     assert (step.workflow, step.dag_id, step.dag_step, step.graph) == ("dag/a", dag.id, "a", dag.graph.version)
     assert step.ready_at == (await dag.dag_step("a")).ready_at
     assert (step.failing, step.reason) == (False, None)
-
-
-async def test_an_ordinary_run_is_no_step(scene: Scene) -> None:
-    run = await scene.running()
     assert (run.dag_id, run.dag_step, run.graph, run.ready_at, run.failing) == (None, None, None, None, False)
 
 
-async def test_no_sweep_releases_a_blocked_step(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
-    assert (await scene.store.promote(100)).moved == 0
-    assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked"}
-
-
 async def test_lists_show_the_dag_run_and_leave_its_steps_out(scene: Scene) -> None:
+    """A step can be read by its id; no sweep releases one that is blocked."""
     dag = await started(scene, CHAIN, tags=("red",))
+    assert (await scene.store.promote(100)).moved == 0
     assert [run.id for run in await scene.store.runs()] == [dag.id]
     assert [run.id for run in await scene.store.runs(tag="red")] == [dag.id]
     assert await scene.store.runs(status="waiting") == []
-
-
-async def test_a_step_can_be_read_by_its_id(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
     row = await scene.info((await dag.dag_step("b")).id)
     assert (row.workflow, row.status, row.waiting_for) == ("dag/b", "waiting", "steps")
 
@@ -173,8 +156,7 @@ async def test_a_dag_run_starts_with_the_caller_s_commit(scene: Scene, caller: C
 # -- releasing ----------------------------------------------------------------------------------------------
 
 
-async def test_a_chain_is_released_link_by_link(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_chain_is_released_link_by_link(scene: Scene, dag: Dag) -> None:
     for name, rest in (("a", ["b"]), ("b", ["c"]), ("c", [])):
         held = await dag.claim()
         assert set(held) == {name}
@@ -184,8 +166,7 @@ async def test_a_chain_is_released_link_by_link(scene: Scene) -> None:
     assert set((await dag.states()).values()) == {"completed"}
 
 
-async def test_a_released_step_is_like_any_queued_run(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_released_step_is_like_any_queued_run(scene: Scene, dag: Dag) -> None:
     await dag.finish("a")
     dag_step, row = await dag.dag_step("b"), await scene.info((await dag.dag_step("b")).id)
     assert (row.status, row.waiting_for, row.ready, row.visible_at) == ("queued", None, True, None)
@@ -218,21 +199,18 @@ async def test_ends_count_in_their_order_though_the_clock_goes_back(scene: Scene
     assert a < b <= released
 
 
-async def test_a_diamond_joins_when_both_sides_are_done(scene: Scene) -> None:
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_diamond_joins_when_both_sides_are_done(scene: Scene, together: bool) -> None:
+    """In one flush, too, two ends count twice."""
     dag = await started(scene, DIAMOND)
     await dag.finish("a")
     held = await dag.claim()
     assert set(held) == {"b", "c"}
-    assert (await scene.flush(dag.end(held["c"]))).lanes == set()
-    assert (await dag.states())["d"] == "blocked"
-    assert (await scene.flush(dag.end(held["b"]))).lanes == {lane("d")}
-    assert (await dag.states())["d"] == "queued"
-
-
-async def test_two_dependencies_that_end_in_one_flush_count_twice(scene: Scene) -> None:
-    dag = await started(scene, DIAMOND)
-    await dag.finish("a")
-    await dag.finish("b", "c")
+    ends = [dag.end(held["c"]), dag.end(held["b"])]
+    if not together:
+        assert (await scene.flush(ends.pop(0))).lanes == set()
+        assert (await dag.states())["d"] == "blocked"
+    assert (await scene.flush(*ends)).lanes == {lane("d")}
     assert (await dag.states())["d"] == "queued"
     assert await dag.get("pending") == 1
 
@@ -288,17 +266,10 @@ def a_few(at_least: int) -> list[DagStep]:
     return [DagStep("a"), DagStep("b"), DagStep("c"), DagStep("join", ("a", "b", "c"), at_least)]
 
 
-async def test_a_join_of_any_begins_with_the_first(scene: Scene) -> None:
+async def test_a_join_of_any_begins_with_the_first_and_only_once(scene: Scene) -> None:
     dag = await with_nodes(scene, *a_few(1))
     held = await dag.claim()
     assert (await scene.flush(dag.end(held["b"]))).lanes == {lane("join")}
-    assert set(await dag.claim()) == {"join"}
-
-
-async def test_a_join_that_has_begun_is_not_released_again(scene: Scene) -> None:
-    dag = await with_nodes(scene, *a_few(1))
-    held = await dag.claim()
-    await scene.flush(dag.end(held["b"]))
     join = (await dag.claim())["join"]
     await scene.flush(dag.end(held["a"]))
     assert (await dag.dag_step("join")).status == "running"
@@ -341,19 +312,16 @@ async def test_what_hangs_on_a_skipped_step_alone_is_skipped_too(scene: Scene) -
     assert all(dag_step.completed_at is not None for dag_step in (await dag.dag_steps()).values())
 
 
-async def test_a_step_with_one_completed_dependency_is_done(scene: Scene) -> None:
-    dag = await started(scene, {"a": "", "b": "", "c": "b", "join": "a c"})
-    held = await dag.claim()
-    await scene.flush(dag.end(held["b"], "skipped"))
-    assert await dag.states() == {"a": "running", "b": "skipped", "c": "skipped", "join": "blocked"}
-    await scene.flush(dag.end(held["a"]))
-    assert (await dag.states())["join"] == "queued"
-
-
-async def test_a_skip_and_an_end_in_one_flush_meet_in_the_join(scene: Scene) -> None:
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_skip_and_an_end_meet_in_the_join(scene: Scene, together: bool) -> None:
+    """One completed dependency is enough."""
     dag = await started(scene, {"a": "", "b": "", "c": "b", "d": "c", "join": "a d"})
     held = await dag.claim()
-    assert (await scene.flush(dag.end(held["a"]), dag.end(held["b"], "skipped"))).lanes == {lane("join")}
+    ends = [dag.end(held["b"], "skipped"), dag.end(held["a"])]
+    if not together:
+        await scene.flush(ends.pop(0))
+        assert (await dag.states())["join"] == "blocked"
+    assert (await scene.flush(*ends)).lanes == {lane("join")}
     assert await dag.states() == {"a": "completed", "b": "skipped", "c": "skipped", "d": "skipped", "join": "queued"}
     assert await dag.get("pending") == 1
 
@@ -412,9 +380,15 @@ async def test_the_last_settled_step_puts_the_dag_run_in_line(scene: Scene) -> N
     assert await dag.get("pending") == 0
 
 
-async def test_a_dag_run_is_claimed_and_finished_like_any_run(scene: Scene) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_dag_run_is_claimed_and_finished_like_any_run(scene: Scene, dies: bool) -> None:
+    """If its finisher dies, by another."""
     dag = await started(scene, {"a": ""})
     await dag.finish("a")
+    if dies:
+        victim = await scene.add_worker()
+        assert set(await dag.claim(worker=victim)) == {ITSELF}
+        await scene.bury(victim)
     itself = (await dag.claim())[ITSELF]
     assert (itself.id, itself.dag_id, itself.dag_step, itself.graph) == (dag.id, None, None, dag.graph.version)
     assert itself.input == '{"order":1}'
@@ -423,19 +397,7 @@ async def test_a_dag_run_is_claimed_and_finished_like_any_run(scene: Scene) -> N
     assert await dag.claim() == {}
 
 
-async def test_a_dag_run_whose_finisher_dies_is_finished_by_another(scene: Scene) -> None:
-    dag = await started(scene, {"a": ""})
-    await dag.finish("a")
-    victim = await scene.add_worker()
-    assert set(await dag.claim(worker=victim)) == {ITSELF}
-    await scene.bury(victim)
-    itself = (await dag.claim())[ITSELF]
-    await scene.flush(completed(itself))
-    assert (await dag.run()).status == "completed"
-
-
-async def test_a_step_that_waits_or_is_tried_again_settles_nothing(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_step_that_waits_or_is_tried_again_settles_nothing(scene: Scene, dag: Dag) -> None:
     step = (await dag.claim())["a"]
     await scene.flush(waiting(step, 0))
     await scene.store.promote(100)
@@ -471,8 +433,7 @@ async def test_a_repeated_end_beside_a_new_one_counts_once(scene: Scene) -> None
     assert (await dag.states())["join"] == "queued"
 
 
-async def test_an_end_under_an_old_claim_releases_nothing(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
+async def test_an_end_under_an_old_claim_releases_nothing(scene: Scene, dag: Dag) -> None:
     old = (await dag.claim())["a"]
     await scene.store.give_back(scene.worker, [(old.id, old.claim)])
     new = (await dag.claim())["a"]
@@ -497,8 +458,7 @@ async def test_the_dag_run_is_put_in_line_once(scene: Scene) -> None:
 
 @pytest.mark.parametrize("wish", ["cancel", "pause", "resume"])
 @pytest.mark.parametrize("name", ["a", "b"])
-async def test_a_step_by_itself_is_not_for_operators(scene: Scene, wish: str, name: str) -> None:
-    dag = await started(scene, CHAIN)
+async def test_a_step_by_itself_is_not_for_operators(scene: Scene, dag: Dag, wish: str, name: str) -> None:
     before = await scene.rows.dump()
     asked = await getattr(scene.store, wish)((await dag.dag_step(name)).id)
     assert (asked.done, asked.lane) == (False, None)

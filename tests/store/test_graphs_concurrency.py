@@ -137,8 +137,7 @@ async def test_what_completes_after_a_release_has_a_later_time(scene: Scene, oth
     assert dag_steps["a"].completed_at == released
 
 
-async def test_a_clock_that_goes_back_does_not_mix_up_what_completed_when(scene: Scene) -> None:
-    dag = await Dag(scene, graph_of(CHAIN)).start()
+async def test_a_clock_that_goes_back_does_not_mix_up_what_completed_when(scene: Scene, dag: Dag) -> None:
     await dag.finish("a")
     await scene.rows.shift(dag.id, "ready_at", MINUTE)
     last = await dag.get("ready_at")
@@ -166,8 +165,7 @@ async def test_a_locked_dag_run_makes_the_flush_busy_and_not_stuck(scene: Scene,
     assert answer.busy == set() and answer.lanes == {lane("b"), lane("c")}
 
 
-async def test_a_locked_dag_run_does_not_hide_that_a_step_was_lost(scene: Scene, stores: Stores) -> None:
-    dag = await Dag(scene, graph_of(CHAIN)).start()
+async def test_a_locked_dag_run_does_not_hide_that_a_step_was_lost(scene: Scene, dag: Dag, stores: Stores) -> None:
     run = (await dag.claim())["a"]
     await scene.store.give_back(scene.worker, [(run.id, run.claim)])
     async with locked(stores, dag.id):
@@ -175,9 +173,8 @@ async def test_a_locked_dag_run_does_not_hide_that_a_step_was_lost(scene: Scene,
     assert (answer.busy, answer.lost) == (set(), {run.id})
 
 
-async def test_records_of_a_step_need_no_lock_of_its_dag_run(scene: Scene, stores: Stores) -> None:
+async def test_records_of_a_step_need_no_lock_of_its_dag_run(scene: Scene, dag: Dag, stores: Stores) -> None:
     """Only ends meet there: a checkpoint, or going to sleep, does not."""
-    dag = await Dag(scene, graph_of(CHAIN)).start()
     run = (await dag.claim())["a"]
     async with locked(stores, dag.id):
         answer = await scene.flush(step(run, 0), waiting(run))
@@ -185,9 +182,8 @@ async def test_records_of_a_step_need_no_lock_of_its_dag_run(scene: Scene, store
     assert (await dag.dag_step("a")).status == "waiting"
 
 
-async def test_a_blocked_step_that_is_locked_for_a_moment_is_waited_for(scene: Scene, stores: Stores) -> None:
+async def test_a_blocked_step_that_is_locked_for_a_moment_is_waited_for(scene: Scene, dag: Dag, stores: Stores) -> None:
     """By a sender, who holds it without its dag run and waits for nothing."""
-    dag = await Dag(scene, graph_of(CHAIN)).start()
     held = await dag.claim()
     async with locked(stores, (await dag.dag_step("b")).id) as holder:
         flush = asyncio.create_task(scene.flush(dag.end(held["a"])))
@@ -551,9 +547,8 @@ async def test_a_run_that_is_ready_when_its_deadline_passes_is_finished_as_faile
 # -- operators ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_cancellation_by_mail_waits_for_a_locked_dag_run(scene: Scene, stores: Stores) -> None:
+async def test_a_cancellation_by_mail_waits_for_a_locked_dag_run(scene: Scene, dag: Dag, stores: Stores) -> None:
     """And keeps other mail waiting for nothing. Of this one nothing has begun, so that it is over at once."""
-    dag = await Dag(scene, graph_of(CHAIN)).start()
     run = await scene.running()
     await scene.flush(waiting(run, None, waiting_for="signal"))
     await scene.post(signal(dag.id, kind="cancel", name=""))

@@ -349,8 +349,7 @@ async def test_a_signal_within_a_transaction_to_a_dag_run_is_taken_where_the_fun
             assert (await letters(scene, dag_id), await letters(scene, step_id)) == (0, goes_on and takes)
 
 
-async def test_a_signal_that_is_sent_twice_is_there_once_and_counts_once(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_signal_that_is_sent_twice_is_there_once_and_counts_once(scene: Scene, run_id: str) -> None:
     mail = signal(run_id)
     answers = await asyncio.gather(*(scene.store.send(mail) for _ in range(8)))
     assert all(answer.done for answer in answers)

@@ -130,8 +130,7 @@ async def test_every_table_with_the_id_of_a_run_is_known_to_the_remover(scene: S
     assert {table for table, _ in named - NAMES_A_RUN} == set(DEPENDENT)
 
 
-async def test_the_steps_of_a_dag_run_go_with_it(scene: Scene) -> None:
-    dag = await Dag(scene, graph_of(CHAIN)).start()
+async def test_the_steps_of_a_dag_run_go_with_it(scene: Scene, dag: Dag) -> None:
     stay = await Dag(scene, graph_of(CHAIN)).start()
     await scene.rows.fetch(
         "UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ? OR dag_id = ?", dag.id, dag.id

@@ -357,8 +357,7 @@ async def test_no_claim_that_begins_after_a_pause_takes_anything(scene: Scene, t
     assert [run.id for run in await scene.claim(lanes=lanes)] == [run_id]
 
 
-async def test_suspects_of_a_paused_queue_wait_too(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_suspects_of_a_paused_queue_wait_too(scene: Scene, run_id: str) -> None:
     await scene.rows.set(run_id, "losses", 2)
     await pause(scene.store, "order")
     assert await scene.suspect(room=(10,)) == []

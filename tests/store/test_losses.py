@@ -40,8 +40,7 @@ async def test_a_live_worker_keeps_its_runs(scene: Scene) -> None:
     assert {(await scene.info(run.id)).worker for run in (first, second)} == {stopping, live}
 
 
-async def test_a_worker_does_not_bury_itself(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_worker_does_not_bury_itself(scene: Scene, run: Claimed) -> None:
     await scene.rows.silence(scene.worker)
     assert (await scene.store.reap(scene.worker, 100, 5)).buried == []
     assert (await scene.info(run.id)).worker == scene.worker
@@ -60,8 +59,7 @@ async def test_only_those_are_buried_whose_silence_was_seen(scene: Scene) -> Non
     assert [beat.worker for beat in await scene.store.beats(two)].count(one) == 1
 
 
-async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> None:
-    run = await scene.running()
+async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene, run: Claimed) -> None:
     await scene.rows.set(run.id, "worker", new_id())
     assert (await scene.store.reap(scene.worker, 100, 5)).moved == 1
     assert (await scene.info(run.id)).ready
@@ -112,16 +110,14 @@ async def test_a_dead_worker_hears_that_it_is(scene: Scene) -> None:
 # -- counting (rule 5) -------------------------------------------------------------------------------------
 
 
-async def test_losses_add_up_while_nothing_new_is_recorded(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_losses_add_up_while_nothing_new_is_recorded(scene: Scene, run_id: str) -> None:
     for losses in (1, 2, 3):
         await scene.lose(run_id)
         assert (await scene.info(run_id)).losses == losses
 
 
-async def test_losses_are_counted_from_the_last_new_record(scene: Scene) -> None:
+async def test_losses_are_counted_from_the_last_new_record(scene: Scene, run_id: str) -> None:
     """A month-long run survives daily deploys."""
-    run_id = await scene.start()
     await scene.lose(run_id)
     victim = await scene.add_worker()
     [run] = await scene.claim(worker=victim)
@@ -132,8 +128,7 @@ async def test_losses_are_counted_from_the_last_new_record(scene: Scene) -> None
     assert (await scene.info(run_id)).losses == 2, "an old record does not count again"
 
 
-async def test_a_claim_that_recorded_something_wipes_the_losses_out_when_it_ends(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_claim_that_recorded_something_wipes_the_losses_out_when_it_ends(scene: Scene, run_id: str) -> None:
     await scene.lose(run_id)
     [run] = await scene.claim()
     await scene.flush(move(run, "queued", delay_ms=0))
@@ -143,8 +138,7 @@ async def test_a_claim_that_recorded_something_wipes_the_losses_out_when_it_ends
     assert (await scene.info(run_id)).losses == 0
 
 
-async def test_a_run_given_back_after_a_record_has_no_losses_either(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_run_given_back_after_a_record_has_no_losses_either(scene: Scene, run_id: str) -> None:
     await scene.lose(run_id)
     [run] = await scene.claim()
     again = await scene.again(run)
@@ -153,8 +147,7 @@ async def test_a_run_given_back_after_a_record_has_no_losses_either(scene: Scene
     assert (await scene.again(again)).losses == 0
 
 
-async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene, run_id: str) -> None:
     await scene.lose(run_id)
     [run] = await scene.claim()
     for _ in range(3):
@@ -170,8 +163,7 @@ async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene) -> No
     assert (run.attempt, run.losses, run.unrecorded_losses) == (2, 0, 2)
 
 
-async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_too_many_losses_are_a_dead_letter(scene: Scene, run_id: str) -> None:
     for _ in range(2):
         await scene.lose(run_id, max_losses=3)
     assert (await scene.info(run_id)).status == "queued"
@@ -189,8 +181,7 @@ async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
     assert run.id == run_id
 
 
-async def test_a_dead_letter_can_be_retried_with_a_clean_slate(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_dead_letter_can_be_retried_with_a_clean_slate(scene: Scene, run_id: str) -> None:
     await scene.lose(run_id, max_losses=1)
     assert (await scene.info(run_id)).status == "failed"
     await scene.store.retry(run_id)
@@ -201,9 +192,8 @@ async def test_a_dead_letter_can_be_retried_with_a_clean_slate(scene: Scene) -> 
 # -- what a wait clears --------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_came_to_a_wait_has_survived_its_claim(scene: Scene) -> None:
+async def test_a_run_that_came_to_a_wait_has_survived_its_claim(scene: Scene, run_id: str) -> None:
     """Lone deaths, months apart, each after a wake-up: no number of them makes a dead letter."""
-    run_id = await scene.start()
     for _ in range(6):
         await scene.lose(run_id)
         assert (await scene.info(run_id)).losses == 1
@@ -214,8 +204,7 @@ async def test_a_run_that_came_to_a_wait_has_survived_its_claim(scene: Scene) ->
 
 
 @pytest.mark.parametrize("claims", [1, 3])
-async def test_a_suspect_that_came_to_a_wait_is_a_suspect_no_more(scene: Scene, claims: int) -> None:
-    run_id = await scene.start()
+async def test_a_suspect_that_came_to_a_wait_is_a_suspect_no_more(scene: Scene, run_id: str, claims: int) -> None:
     await scene.rows.set(run_id, "losses", 4)
     [run] = await scene.suspect()
     await scene.flush(waiting(run, 0))
@@ -227,9 +216,8 @@ async def test_a_suspect_that_came_to_a_wait_is_a_suspect_no_more(scene: Scene, 
     assert (await scene.info(run_id)).losses == 0
 
 
-async def test_a_stop_of_the_worker_clears_nothing(scene: Scene) -> None:
+async def test_a_stop_of_the_worker_clears_nothing(scene: Scene, run_id: str) -> None:
     """Its handlers were interrupted wherever they were; so they are by a pause."""
-    run_id = await scene.start()
     await scene.lose(run_id)
     [run] = await scene.claim()
     await scene.flush(move(run, "queued", delay_ms=0))  # as a stopping worker releases what it executes
@@ -242,18 +230,16 @@ async def test_a_stop_of_the_worker_clears_nothing(scene: Scene) -> None:
     assert (await scene.info(run_id)).losses == 1
 
 
-async def test_an_attempt_that_failed_was_survived_too(scene: Scene) -> None:
+async def test_an_attempt_that_failed_was_survived_too(scene: Scene, run_id: str) -> None:
     """How often it is tried again has a limit of its own."""
-    run_id = await scene.start()
     await scene.lose(run_id)
     [run] = await scene.claim()
     await scene.flush(move(run, "queued", delay_ms=0, next_attempt=True, error="{}"))
     assert (await scene.info(run_id)).losses == 0
 
 
-async def test_losses_since_the_last_record_are_counted_on_across_waits(scene: Scene) -> None:
+async def test_losses_since_the_last_record_are_counted_on_across_waits(scene: Scene, run_id: str) -> None:
     """A step may have acted: only a record tells."""
-    run_id = await scene.start()
     for expected in (1, 2, 3):
         await scene.lose(run_id)
         [run] = await scene.claim()
@@ -271,8 +257,7 @@ async def test_losses_since_the_last_record_are_counted_on_across_waits(scene: S
 # -- suspects ----------------------------------------------------------------------------------------------
 
 
-async def test_a_run_with_two_losses_stands_apart(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_run_with_two_losses_stands_apart(scene: Scene, run_id: str) -> None:
     await scene.lose(run_id)
     assert not (await scene.store.tick(scene.worker, ["order"], True)).suspects
     await scene.lose(run_id)
@@ -308,8 +293,7 @@ async def test_a_group_has_equal_losses_and_those_with_the_fewest_come_first(sce
     assert await scene.suspect(room=room) == []
 
 
-async def test_without_room_for_the_first_in_line_no_suspect_is_taken(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_without_room_for_the_first_in_line_no_suspect_is_taken(scene: Scene, run_id: str) -> None:
     await scene.rows.set(run_id, "losses", 3)
     assert await scene.suspect(room=[5, 0, 0]) == []
     assert [run.id for run in await scene.suspect(room=[0, 1, 0])] == [run_id]
@@ -362,8 +346,7 @@ async def test_a_suspect_is_taken_only_by_who_knows_its_workflow_and_serves_its_
     assert [run.id for run in await scene.suspect(queues=["other", "vip"])] == [run_id]
 
 
-async def test_a_suspect_brings_its_history(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_suspect_brings_its_history(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0, '"kept"'))
     await scene.store.give_back(scene.worker, [(run.id, run.claim)])
     await scene.rows.set(run.id, "losses", 2)
@@ -371,8 +354,7 @@ async def test_a_suspect_brings_its_history(scene: Scene) -> None:
     assert [record.output for record in again.records] == ['"kept"']
 
 
-async def test_a_suspect_that_gets_on_is_a_suspect_no_more(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_suspect_that_gets_on_is_a_suspect_no_more(scene: Scene, run_id: str) -> None:
     await scene.rows.set(run_id, "losses", 2)
     [run] = await scene.suspect()
     await scene.flush(step(run, 0), waiting(run, 0, recorded=True))
@@ -432,8 +414,7 @@ async def test_one_that_is_held_up_goes_on_too(scene: Scene) -> None:
         assert (run.id, run.asked) == (run_id, "cancel")
 
 
-async def test_one_that_waits_has_nothing_left_to_record(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_one_that_waits_has_nothing_left_to_record(scene: Scene, run_id: str) -> None:
     await scene.lose(run_id)
     [run] = await scene.claim()
     await scene.flush(waiting(run, MINUTE))
@@ -441,8 +422,7 @@ async def test_one_that_waits_has_nothing_left_to_record(scene: Scene) -> None:
     assert (await scene.info(run_id)).error is None
 
 
-async def test_a_record_since_then_clears_it(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_record_since_then_clears_it(scene: Scene, run_id: str) -> None:
     await scene.lose(run_id)
     [run] = await scene.claim()
     await scene.flush(step(run, 0))
@@ -450,8 +430,7 @@ async def test_a_record_since_then_clears_it(scene: Scene) -> None:
     assert (await scene.store.cancel(run_id)).ended
 
 
-async def test_a_suspect_is_cancelled_at_once_and_names_the_step(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_suspect_is_cancelled_at_once_and_names_the_step(scene: Scene, run_id: str) -> None:
     victim = await scene.add_worker()
     [run] = await scene.claim(worker=victim)
     await scene.flush(step(run, 0, name="reserve"), worker=victim)
@@ -464,8 +443,7 @@ async def test_a_suspect_is_cancelled_at_once_and_names_the_step(scene: Scene) -
     assert json.loads(row.error)["message"].startswith("the step after 'reserve' may have acted: 2 workers died")
 
 
-async def test_a_suspect_that_can_be_undone_is_and_names_the_step_that_was_under_way(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_suspect_that_can_be_undone_is_and_names_the_step_that_was_under_way(scene: Scene, run_id: str) -> None:
     victim = await scene.add_worker()
     [run] = await scene.claim(worker=victim)
     await scene.flush(step(run, 0, undo="put_back"), under_way(run, 1, name="charge"), worker=victim)

@@ -41,8 +41,7 @@ async def names(scene: Scene, run_id: str) -> list[str]:
 # -- sending ------------------------------------------------------------------------------------------------
 
 
-async def test_a_signal_wakes_the_run_that_waits_for_it(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_signal_wakes_the_run_that_waits_for_it(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, None, waiting_for="signal"))
     asked = await scene.store.send(signal(run.id))
     assert (asked.status, asked.done, asked.lane, asked.running, asked.ended) == ("waiting", True, LANE, False, False)
@@ -52,45 +51,29 @@ async def test_a_signal_wakes_the_run_that_waits_for_it(scene: Scene) -> None:
     assert (again.id, again.wakes, again.attempt) == (run.id, run.wakes + 1, 1)
 
 
-async def test_a_signal_ends_a_wait_that_has_a_time_too(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.flush(waiting(run, DAY, waiting_for="signal"))
+@pytest.mark.parametrize("deadline", [None, DAY])
+async def test_a_signal_ends_a_wait_that_has_a_time_too(scene: Scene, deadline: int | None) -> None:
+    """The deadline stays in view; children are waited for no more."""
+    run = await scene.running(deadline_ms=deadline)
+    await scene.flush(waiting(run, MINUTE, waiting_for="signal", awaits=3))
     await scene.store.send(signal(run.id))
     row = await scene.info(run.id)
-    assert (row.ready, row.visible_at) == (True, None)
-
-
-async def test_a_woken_run_keeps_its_deadline_in_view(scene: Scene) -> None:
-    run = await scene.running(deadline_ms=DAY)
-    await scene.flush(waiting(run, MINUTE))
-    await scene.store.send(signal(run.id))
-    row = await scene.info(run.id)
-    assert row.deadline_at is not None and row.visible_at == row.deadline_at
-
-
-async def test_a_woken_run_waits_for_no_children_any_more(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.flush(waiting(run, None, awaits=3))
-    await scene.store.send(signal(run.id))
+    assert (row.ready, row.visible_at) == (True, row.deadline_at)
     assert await scene.rows.get(run.id, "awaits") is None
 
 
-async def test_a_signal_is_kept_as_it_was_sent(scene: Scene) -> None:
-    run_id = await scene.start()
-    mail = signal(run_id, "größe", '{"a":"ä\'1"}', format=2)
-    await scene.store.send(mail)
-    assert (await scene.mailbox(run_id)).mail == [mail]
+async def test_a_signal_is_kept_as_it_was_sent(scene: Scene, run_id: str) -> None:
+    mails = [
+        signal(run_id, "größe", '{"a":"ä\'1"}', format=2),
+        signal(run_id, "go", None),
+        signal(run_id, "go", "null"),
+    ]
+    for mail in mails:
+        await scene.store.send(mail)
+    assert (await scene.mailbox(run_id)).mail == mails
 
 
-async def test_a_signal_without_a_value_has_none(scene: Scene) -> None:
-    run_id = await scene.start()
-    await scene.store.send(signal(run_id, "go", None))
-    await scene.store.send(signal(run_id, "go", "null"))
-    assert [mail.value for mail in (await scene.mailbox(run_id)).mail] == [None, "null"]
-
-
-async def test_a_signal_to_a_run_that_a_worker_holds_is_only_counted(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_signal_to_a_run_that_a_worker_holds_is_only_counted(scene: Scene, run: Claimed) -> None:
     asked = await scene.store.send(signal(run.id))
     assert (asked.status, asked.done, asked.lane, asked.running) == ("running", True, None, True)
     row = await scene.info(run.id)
@@ -98,26 +81,18 @@ async def test_a_signal_to_a_run_that_a_worker_holds_is_only_counted(scene: Scen
     assert (await scene.mailbox(run.id)).wakes == run.wakes + 1
 
 
-async def test_a_signal_sent_before_the_wait_is_kept_and_wakes(scene: Scene) -> None:
+@pytest.mark.parametrize("seen", [False, True])
+async def test_a_wait_that_has_not_seen_a_signal_is_none(scene: Scene, run: Claimed, seen: bool) -> None:
     """It came between the look into the mailbox and the wait."""
-    run = await scene.running()
     look = await scene.mailbox(run.id)
-    await scene.store.send(signal(run.id))
+    await scene.store.send(signal(run.id, "another"))
+    look = await scene.mailbox(run.id) if seen else look
     await scene.flush(waiting(run, None, wakes=look.wakes))
     row = await scene.info(run.id)
-    assert (row.status, row.ready) == ("queued", True)
+    assert (row.status, row.ready) == (("waiting", False) if seen else ("queued", True))
 
 
-async def test_a_wait_that_has_seen_the_signal_is_a_wait(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.send(signal(run.id, "another"))
-    look = await scene.mailbox(run.id)
-    await scene.flush(waiting(run, None, wakes=look.wakes))
-    assert (await scene.info(run.id)).status == "waiting"
-
-
-async def test_a_signal_does_not_move_a_ready_run_in_its_line(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_signal_does_not_move_a_ready_run_in_its_line(scene: Scene, run_id: str) -> None:
     place = await scene.rows.get(run_id, "place")
     asked = await scene.store.send(signal(run_id))
     assert (asked.status, asked.done, asked.lane, asked.running) == ("queued", True, None, False)
@@ -150,8 +125,7 @@ async def test_a_signal_does_not_hurry_an_undo(scene: Scene) -> None:
     assert (row.status, row.ready, row.visible_at) == ("compensating", False, before.visible_at)
 
 
-async def test_a_paused_run_collects_its_signals_and_acts_on_them_when_it_goes_on(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_paused_run_collects_its_signals_and_acts_on_them_when_it_goes_on(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, DAY, waiting_for="signal"))
     await scene.store.pause(run.id)
     asked = await scene.store.send(signal(run.id))
@@ -185,28 +159,27 @@ async def test_a_signal_to_a_run_that_has_ended_is_refused(scene: Scene, end: An
     assert await scene.rows.dump() == before
 
 
-async def test_a_signal_to_a_run_that_does_not_exist_is_refused(scene: Scene) -> None:
+async def test_mail_to_a_run_that_does_not_exist_is_refused_or_thrown_away(scene: Scene) -> None:
     asked = await scene.store.send(signal(new_id()))
     assert (asked.status, asked.done) == (None, False)
     assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+    assert await scene.store.mail([]) == {}
+    assert await scene.store.deliver(10) == Delivery(set(), False, False, 0)
+    await scene.post(signal(new_id()))
+    assert (await scene.store.deliver(10)).moved == 1
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
 
 
-async def test_a_signal_sent_twice_is_one_signal_and_one_wake(scene: Scene) -> None:
-    """Rule 7: the reply to the first may have been lost."""
-    run = await scene.running()
+async def test_a_signal_sent_twice_is_one_signal_and_one_wake(scene: Scene, run: Claimed) -> None:
+    """Rule 7: the reply to the first may have been lost. A run that saw it is not woken."""
     mail = signal(run.id)
     await scene.store.send(mail)
     before = await scene.rows.dump()
     assert (await scene.store.send(mail)).done
     assert await scene.rows.dump() == before
-    assert (await scene.mailbox(run.id)).wakes == run.wakes + 1
-
-
-async def test_a_repeated_signal_does_not_wake_a_run_that_saw_it(scene: Scene) -> None:
-    run = await scene.running()
-    mail = signal(run.id)
-    await scene.store.send(mail)
-    await scene.flush(waiting(run, None, wakes=(await scene.mailbox(run.id)).wakes))
+    wakes = (await scene.mailbox(run.id)).wakes
+    assert wakes == run.wakes + 1
+    await scene.flush(waiting(run, None, wakes=wakes))
     asked = await scene.store.send(mail)
     assert (asked.done, asked.lane) == (True, None)
     assert (await scene.info(run.id)).status == "waiting"
@@ -215,23 +188,15 @@ async def test_a_repeated_signal_does_not_wake_a_run_that_saw_it(scene: Scene) -
 # -- looking ------------------------------------------------------------------------------------------------
 
 
-async def test_mail_lies_in_the_order_it_was_sent(scene: Scene) -> None:
-    """First in, first out, by the database's clock and not by the ids that senders made."""
-    run_id = await scene.start()
+async def test_mail_lies_in_the_order_it_was_sent(scene: Scene, run_id: str) -> None:
+    """By the database's clock and not by the ids that senders made; within a millisecond by these."""
     ids = [new_id() for _ in range(3)]
     for name, mail_id in zip("abc", reversed(ids), strict=True):
         await scene.store.send(signal(run_id, name, id=mail_id))
         await scene.rows.fetch("UPDATE [mailbox] SET sent_at = sent_at - ? WHERE id <> ?", MINUTE, mail_id)
     assert await names(scene, run_id) == ["a", "b", "c"]
-
-
-async def test_mail_of_one_millisecond_lies_in_the_order_of_its_ids(scene: Scene) -> None:
-    run_id = await scene.start()
-    ids = [new_id() for _ in range(3)]
-    for name, mail_id in zip("cab", (ids[2], ids[0], ids[1]), strict=True):
-        await scene.store.send(signal(run_id, name, id=mail_id))
     await scene.rows.fetch("UPDATE [mailbox] SET sent_at = ?", 1)
-    assert await names(scene, run_id) == ["a", "b", "c"]
+    assert await names(scene, run_id) == ["c", "b", "a"]
 
 
 async def test_one_look_serves_many_runs(scene: Scene) -> None:
@@ -249,12 +214,7 @@ async def test_one_look_serves_many_runs(scene: Scene) -> None:
     assert {run_id: box.wakes for run_id, box in boxes.items()} == {first: 1, second: 2, empty: 0}
 
 
-async def test_looking_for_no_one_finds_nothing(scene: Scene) -> None:
-    assert await scene.store.mail([]) == {}
-
-
-async def test_a_look_sees_what_is_not_delivered_yet_but_no_cancellation(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_look_sees_what_is_not_delivered_yet_but_no_cancellation(scene: Scene, run_id: str) -> None:
     await scene.post(signal(run_id, "posted"))
     await scene.post(signal(run_id, "", kind="cancel"))
     assert await names(scene, run_id) == ["posted"]
@@ -263,8 +223,7 @@ async def test_a_look_sees_what_is_not_delivered_yet_but_no_cancellation(scene: 
 # -- taking -------------------------------------------------------------------------------------------------
 
 
-async def test_a_look_brings_only_what_is_asked_for_and_is_new(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_a_look_brings_only_what_is_asked_for_and_is_new(scene: Scene, run_id: str) -> None:
     letters = [signal(run_id, name) for name in ("other", "word", "other", "word", "word")]
     for mail in letters:
         await scene.store.send(mail)
@@ -314,53 +273,28 @@ async def test_a_run_keeps_so_many_signals_and_no_more(stores: Stores, bare: Sto
     assert (await scene.store.send(signal(run.id))).done
 
 
-async def test_mail_is_taken_with_the_record_that_names_it(scene: Scene) -> None:
-    run = await scene.running()
-    mail, later = signal(run.id, "a"), signal(run.id, "b")
-    await scene.store.send(mail)
-    await scene.store.send(later)
-    answer = await scene.flush(joint(run, 0, "true", takes=[mail.id], kind="signal"))
-    assert answer.lost == set()
-    assert [(record.kind, record.output) for record in await scene.store.steps(run.id)] == [("signal", "true")]
-    assert (await scene.mailbox(run.id)).mail == [later]
-
-
-async def test_one_record_may_take_several(scene: Scene) -> None:
-    run = await scene.running()
+async def test_mail_is_taken_with_the_record_that_names_it(scene: Scene, run: Claimed) -> None:
+    """One or several; and once, though the reply was lost."""
     mails = [signal(run.id, name) for name in "abc"]
     for mail in mails:
         await scene.store.send(mail)
-    await scene.flush(joint(run, 0, takes=[mails[0].id, mails[2].id]))
-    assert await names(scene, run.id) == ["b"]
-
-
-async def test_who_lost_the_run_takes_no_mail(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.send(mail := signal(run.id))
-    await scene.again(run)
+    entry = joint(run, 0, "true", takes=[mails[0].id, mails[2].id], kind="signal")
+    assert (await scene.flush(entry)).lost == set()
+    assert [(record.kind, record.output) for record in await scene.store.steps(run.id)] == [("signal", "true")]
+    assert (await scene.mailbox(run.id)).mail == [mails[1]]
     before = await scene.rows.dump()
-    answer = await scene.flush(joint(run, 0, takes=[mail.id]))
-    assert answer.lost == {run.id}
+    assert (await scene.flush(entry)).lost == set()
     assert await scene.rows.dump() == before
 
 
-async def test_mail_is_not_taken_by_a_record_that_belongs_to_another_claim(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.flush(joint(run, 0, '"theirs"'))
+@pytest.mark.parametrize("lost", [True, False], ids=["an old claim", "a record of another claim"])
+async def test_who_lost_the_run_takes_no_mail(scene: Scene, run: Claimed, lost: bool) -> None:
+    await scene.flush(*([] if lost else [joint(run, 0, '"theirs"')]))
     again = await scene.again(run)
     await scene.store.send(mail := signal(run.id))
     before = await scene.rows.dump()
-    answer = await scene.flush(joint(again, 0, '"ours"', takes=[mail.id]))
+    answer = await scene.flush(joint(run if lost else again, 0, '"ours"', takes=[mail.id]))
     assert answer.lost == {run.id}
-    assert await scene.rows.dump() == before
-
-
-async def test_taking_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.send(mail := signal(run.id))
-    await scene.flush(entry := joint(run, 0, takes=[mail.id]))
-    before = await scene.rows.dump()
-    assert (await scene.flush(entry)).lost == set()
     assert await scene.rows.dump() == before
 
 
@@ -374,8 +308,7 @@ async def test_a_run_takes_no_mail_of_another_run(scene: Scene) -> None:
     assert (await names(scene, run.id), await names(scene, other.id)) == ([], ["approved"])
 
 
-async def test_taken_mail_and_the_end_of_the_run_go_together(scene: Scene) -> None:
-    run = await scene.running()
+async def test_taken_mail_and_the_end_of_the_run_go_together(scene: Scene, run: Claimed) -> None:
     await scene.store.send(mail := signal(run.id))
     await scene.flush(joint(run, 0, takes=[mail.id]), completed(run))
     assert (await scene.info(run.id)).status == "completed"
@@ -385,13 +318,7 @@ async def test_taken_mail_and_the_end_of_the_run_go_together(scene: Scene) -> No
 # -- delivering ---------------------------------------------------------------------------------------------
 
 
-async def test_delivering_nothing_is_nothing(scene: Scene) -> None:
-    await scene.start()
-    assert await scene.store.deliver(10) == Delivery(set(), False, False, 0)
-
-
-async def test_posted_mail_wakes_its_run_when_it_is_delivered(scene: Scene) -> None:
-    run = await scene.running()
+async def test_posted_mail_wakes_its_run_when_it_is_delivered(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, DAY, waiting_for="signal"))
     await scene.post(signal(run.id))
     assert (await scene.info(run.id)).status == "waiting"
@@ -401,8 +328,7 @@ async def test_posted_mail_wakes_its_run_when_it_is_delivered(scene: Scene) -> N
     assert await names(scene, run.id) == ["approved"]
 
 
-async def test_the_tick_tells_of_mail_until_it_is_delivered(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_the_tick_tells_of_mail_until_it_is_delivered(scene: Scene, run_id: str) -> None:
     await scene.store.send(signal(run_id))
     assert not (await scene.store.tick(scene.worker, ["order"], True)).mail
     await scene.post(signal(run_id))
@@ -411,42 +337,27 @@ async def test_the_tick_tells_of_mail_until_it_is_delivered(scene: Scene) -> Non
     assert not (await scene.store.tick(scene.worker, ["order"], True)).mail
 
 
-async def test_mail_is_delivered_once(scene: Scene) -> None:
-    run = await scene.running()
+async def test_mail_is_delivered_once_and_every_signal_counts(scene: Scene, run: Claimed) -> None:
     await scene.post(signal(run.id))
-    await scene.store.deliver(10)
+    await scene.post(signal(run.id))
+    assert (await scene.store.deliver(10)).moved == 2
+    assert (await scene.mailbox(run.id)).wakes == run.wakes + 2
     before = await scene.rows.dump()
     assert (await scene.store.deliver(10)).moved == 0
     assert await scene.rows.dump() == before
 
 
-async def test_every_delivered_signal_counts(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.post(signal(run.id))
-    await scene.post(signal(run.id))
-    assert (await scene.store.deliver(10)).moved == 2
-    assert (await scene.mailbox(run.id)).wakes == run.wakes + 2
-
-
-async def test_a_cancellation_of_a_run_that_is_held_is_told_so(scene: Scene) -> None:
-    """Its worker is to hear of it at once, whichever it is."""
-    run = await scene.running()
-    await scene.post(signal(run.id, "", kind="cancel"))
-    assert (await scene.store.deliver(10)).asked
-    await scene.post(signal(run.id))
-    assert not (await scene.store.deliver(10)).asked
-
-
-async def test_mail_for_a_run_that_is_held_is_told_so(scene: Scene) -> None:
-    run = await scene.running()
+async def test_mail_for_a_run_that_is_held_is_told_so(scene: Scene, run: Claimed) -> None:
+    """Its worker is to hear of a cancellation at once, whichever it is."""
     await scene.post(signal(run.id))
     assert await scene.store.deliver(10) == Delivery(set(), False, True, 1)
+    await scene.post(signal(run.id, "", kind="cancel"))
+    assert (await scene.store.deliver(10)).asked
     await scene.flush(waiting(run, None))
     assert (await scene.info(run.id)).ready, "the wait had not seen it"
 
 
-async def test_delivery_wakes_no_paused_run_but_is_not_forgotten(scene: Scene) -> None:
-    run = await scene.running()
+async def test_delivery_wakes_no_paused_run_but_is_not_forgotten(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, DAY))
     await scene.store.pause(run.id)
     await scene.post(signal(run.id))
@@ -466,8 +377,7 @@ async def test_delivery_is_bounded_and_takes_the_oldest_first(scene: Scene) -> N
     assert [(await scene.store.deliver(2)).moved for _ in range(3)] == [2, 1, 0]
 
 
-async def test_mail_to_a_run_that_has_ended_is_thrown_away(scene: Scene) -> None:
-    run = await scene.running()
+async def test_mail_to_a_run_that_has_ended_is_thrown_away(scene: Scene, run: Claimed) -> None:
     await scene.post(signal(run.id))
     await scene.flush(completed(run))
     before = await scene.info(run.id)
@@ -478,10 +388,9 @@ async def test_mail_to_a_run_that_has_ended_is_thrown_away(scene: Scene) -> None
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
 async def test_a_signal_committed_before_the_end_of_a_run_that_can_be_retried_is_kept_for_that(
-    scene: Scene, how: str
+    scene: Scene, run: Claimed, how: str
 ) -> None:
     """As one that was sent directly. What is not for a retry is not: the answers of children come again."""
-    run = await scene.running()
     await scene.post(mail := signal(run.id))
     await scene.post(signal(run.id, "completed", kind="child"))
     await scene.flush(failed(run) if how == "failed" else move(run, "cancelled", reason="cancelled"))
@@ -494,14 +403,7 @@ async def test_a_signal_committed_before_the_end_of_a_run_that_can_be_retried_is
     assert [found.id for found in (await scene.mailbox(run.id)).mail] == [mail.id]
 
 
-async def test_mail_to_a_run_that_does_not_exist_is_thrown_away(scene: Scene) -> None:
-    await scene.post(signal(new_id()))
-    assert (await scene.store.deliver(10)).moved == 1
-    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
-
-
-async def test_mail_that_nobody_can_get_does_not_hold_up_the_rest(scene: Scene) -> None:
-    run_id = await scene.start()
+async def test_mail_that_nobody_can_get_does_not_hold_up_the_rest(scene: Scene, run_id: str) -> None:
     for _ in range(3):
         await scene.post(signal(new_id()))
     await scene.post(signal(run_id))
@@ -509,8 +411,7 @@ async def test_mail_that_nobody_can_get_does_not_hold_up_the_rest(scene: Scene) 
     assert (await scene.mailbox(run_id)).wakes == 1
 
 
-async def test_mail_taken_before_its_delivery_wakes_nobody(scene: Scene) -> None:
-    run = await scene.running()
+async def test_mail_taken_before_its_delivery_wakes_nobody(scene: Scene, run: Claimed) -> None:
     await scene.post(mail := signal(run.id))
     await scene.flush(joint(run, 0, takes=[mail.id]), waiting(run, None))
     assert (await scene.store.deliver(10)).moved == 0
@@ -603,9 +504,8 @@ async def test_deliverers_at_once_count_nothing_twice(scene: Scene, twin: Store)
 # -- when a wait is due -------------------------------------------------------------------------------------
 
 
-async def test_a_wait_may_name_the_moment_it_ends(scene: Scene) -> None:
+async def test_a_wait_may_name_the_moment_it_ends(scene: Scene, run: Claimed) -> None:
     """A time of the database, which stays the same however often the run is woken in between."""
-    run = await scene.running()
     due = (await scene.info(run.id)).now_ms + DAY
     await scene.flush(waiting(run, None, due_at=due))
     assert (await scene.info(run.id)).visible_at == due
@@ -615,8 +515,7 @@ async def test_a_wait_may_name_the_moment_it_ends(scene: Scene) -> None:
     assert (await scene.info(run.id)).visible_at == due
 
 
-async def test_a_moment_that_is_past_keeps_nobody_waiting(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_moment_that_is_past_keeps_nobody_waiting(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, None, due_at=(await scene.info(run.id)).now_ms - MINUTE))
     await scene.store.promote(10)
     assert (await scene.info(run.id)).ready

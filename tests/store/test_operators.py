@@ -93,13 +93,10 @@ async def test_an_undo_that_has_begun_is_neither_stopped_nor_hurried(scene: Scen
 
 @pytest.mark.parametrize("wish", ["cancel", "pause", "resume"])
 async def test_of_a_run_that_does_not_exist_nothing_can_be_asked(scene: Scene, wish: str) -> None:
+    """And a refusal tells why a run has ended."""
     asked = await getattr(scene.store, wish)(new_id())
     assert (asked.status, asked.done) == (None, False)
-
-
-async def test_a_refusal_tells_why_the_run_ended(scene: Scene) -> None:
-    run_id = await in_state(scene, "failed")
-    assert (await scene.store.cancel(run_id)).reason == "code"
+    assert (await getattr(scene.store, wish)(await in_state(scene, "failed"))).reason == "code"
 
 
 # -- cancel -------------------------------------------------------------------------------------------------
@@ -130,9 +127,8 @@ async def test_a_cancelled_run_is_never_due_again(scene: Scene) -> None:
     assert (tick.due, tick.next_due_ms) == (False, None)
 
 
-async def test_a_run_that_a_worker_holds_is_marked_for_its_owner(scene: Scene) -> None:
+async def test_a_run_that_a_worker_holds_is_marked_for_its_owner(scene: Scene, run: Claimed) -> None:
     """Rule 27."""
-    run = await scene.running()
     asked = await scene.store.cancel(run.id)
     assert (asked.status, asked.done, asked.running, asked.ended, asked.lane) == ("running", True, True, False, None)
     row = await scene.info(run.id)
@@ -140,16 +136,14 @@ async def test_a_run_that_a_worker_holds_is_marked_for_its_owner(scene: Scene) -
 
 
 @pytest.mark.parametrize("wish", ["cancel", "pause"])
-async def test_the_owner_hears_of_a_mark_by_heartbeat_and_by_flush(scene: Scene, wish: str) -> None:
+async def test_the_owner_hears_of_a_mark_by_heartbeat_and_by_flush(scene: Scene, run: Claimed, wish: str) -> None:
     """Rule 4."""
-    run = await scene.running()
     await getattr(scene.store, wish)(run.id)
     assert (await asyncio.to_thread(scene.beat)).held == [Held(run.id, run.claim, wish)]
     assert (await scene.flush(step(run))).asked == {run.id: wish}
 
 
-async def test_the_step_in_flight_is_recorded_after_the_mark(scene: Scene) -> None:
-    run = await scene.running()
+async def test_the_step_in_flight_is_recorded_after_the_mark(scene: Scene, run: Claimed) -> None:
     await scene.store.cancel(run.id)
     answer = await scene.flush(step(run, 0), move(run, "cancelled", reason="cancelled"))
     assert answer.lost == set()
@@ -171,25 +165,21 @@ async def test_a_marked_run_that_lies_down_goes_to_the_next_owner_with_its_mark(
     assert (again.id, again.asked) == (run.id, "cancel")
 
 
-async def test_a_mark_wakes_even_a_wait_that_looked_after_it(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_cancellation_is_a_wake_even_of_a_wait_that_looked_after_it(scene: Scene, run: Claimed) -> None:
+    """Rule 6."""
     await scene.store.cancel(run.id)
-    await scene.flush(waiting(run, None, wakes=(await scene.mailbox(run.id)).wakes))
+    wakes = (await scene.mailbox(run.id)).wakes
+    assert wakes == run.wakes + 1
+    await scene.flush(waiting(run, None, wakes=wakes))
     assert (await scene.info(run.id)).ready
 
 
-async def test_a_cancellation_is_a_wake(scene: Scene) -> None:
-    """Rule 6."""
-    run = await scene.running()
-    await scene.store.cancel(run.id)
-    assert (await scene.mailbox(run.id)).wakes == run.wakes + 1
-
-
-async def test_a_cancellation_takes_the_place_of_a_pause(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.pause(run.id)
-    assert (await scene.store.cancel(run.id)).done
+@pytest.mark.parametrize("wishes", [("pause", "cancel"), ("cancel", "pause")])
+async def test_a_cancellation_takes_the_place_of_a_pause_only(scene: Scene, run: Claimed, wishes: Any) -> None:
+    for wish in wishes:
+        await getattr(scene.store, wish)(run.id)
     assert await asked_of(scene, run.id) == "cancel"
+    await refused(scene, "resume", run.id)
 
 
 @pytest.mark.parametrize("state", ["queued", "delayed", "between attempts", "waiting for a time", "paused"])
@@ -223,9 +213,8 @@ async def test_a_cancelled_run_with_something_to_undo_is_undone(scene: Scene, st
     ids=["no undo", "failed", "not completed yet"],
 )
 async def test_only_completed_steps_that_have_an_undo_are_undone(
-    scene: Scene, record: Callable[[Claimed], Entry]
+    scene: Scene, run: Claimed, record: Callable[[Claimed], Entry]
 ) -> None:
-    run = await scene.running()
     await scene.flush(record(run), waiting(run))
     assert (await scene.store.cancel(run.id)).ended
     row = await scene.info(run.id)
@@ -233,15 +222,11 @@ async def test_only_completed_steps_that_have_an_undo_are_undone(
 
 
 async def test_the_steps_of_another_run_are_not_undone(scene: Scene) -> None:
+    """And what was cancelled once is left as it is."""
     other = await scene.running()
     await scene.flush(step(other, 0, undo="refund"))
     run_id = await scene.start()
     assert (await scene.store.cancel(run_id)).ended
-
-
-async def test_cancelling_twice_is_cancelling_once(scene: Scene) -> None:
-    run_id = await scene.start()
-    await scene.store.cancel(run_id)
     await refused(scene, "cancel", run_id)
 
 
@@ -279,23 +264,25 @@ async def test_a_held_run_keeps_the_time_it_is_due(scene: Scene, state: str) -> 
     assert await scene.rows.get(run_id, "held_due") == before.visible_at
 
 
-async def test_a_held_run_is_not_promoted_when_its_time_comes(scene: Scene) -> None:
-    run_id = await in_state(scene, "waiting for a time")
-    await scene.store.pause(run_id)
-    await scene.rows.shift(run_id, "held_due", -2 * DAY)
-    assert not (await scene.store.tick(scene.worker, ["order"], True)).due
-    assert (await scene.store.promote(10)).moved == 0
-    assert (await scene.info(run_id)).status == "paused"
-
-
-async def test_a_sweep_never_lets_a_held_run_go(scene: Scene) -> None:
-    """Whatever time it shows."""
+@pytest.mark.parametrize("column", ["held_due", "visible_at"])
+async def test_a_held_run_is_not_promoted_whatever_time_it_shows(scene: Scene, column: str) -> None:
     run_id = await in_state(scene, "paused")
-    await scene.rows.set(run_id, "visible_at", (await scene.info(run_id)).now_ms - MINUTE)
+    await scene.rows.set(run_id, column, (await scene.info(run_id)).now_ms - MINUTE)
     promotion = await scene.store.promote(10)
     assert (promotion.lanes, promotion.ended) == (set(), [])
     row = await scene.info(run_id)
     assert (row.status, row.ready) == ("paused", False)
+
+
+async def test_a_held_run_is_not_due(scene: Scene) -> None:
+    """One that is held already stays so."""
+    run_id = await in_state(scene, "paused")
+    await scene.rows.shift(run_id, "held_due", -2 * DAY)
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).due
+    before = await scene.rows.dump()
+    asked = await scene.store.pause(run_id)
+    assert (asked.status, asked.done) == ("paused", True)
+    assert await scene.rows.dump() == before
 
 
 @pytest.mark.parametrize("state", ["queued", "waiting"])
@@ -312,27 +299,11 @@ async def test_the_deadline_goes_on_while_a_run_is_held(scene: Scene, state: str
     assert (row.status, row.reason) == ("failed", "deadline")
 
 
-async def test_a_run_that_is_held_already_stays_so(scene: Scene) -> None:
-    run_id = await in_state(scene, "paused")
-    before = await scene.rows.dump()
-    asked = await scene.store.pause(run_id)
-    assert (asked.status, asked.done) == ("paused", True)
-    assert await scene.rows.dump() == before
-
-
-async def test_a_pause_only_marks_a_run_that_a_worker_holds(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_pause_only_marks_a_run_that_a_worker_holds(scene: Scene, run: Claimed) -> None:
     asked = await scene.store.pause(run.id)
     assert (asked.status, asked.done, asked.running) == ("running", True, True)
     row = await scene.info(run.id)
     assert (row.status, row.asked, row.worker) == ("running", "pause", scene.worker)
-
-
-async def test_a_pause_does_not_take_the_place_of_a_cancellation(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.cancel(run.id)
-    await scene.store.pause(run.id)
-    assert await asked_of(scene, run.id) == "cancel"
 
 
 # -- a run that leaves its worker meets the mark of a pause ---------------------------------------------------
@@ -348,23 +319,18 @@ async def let_go(scene: Scene, run: Claimed, status: str = "waiting", **changes:
     return row
 
 
-async def test_a_wait_for_a_time_becomes_a_pause_that_keeps_the_time(scene: Scene) -> None:
+@pytest.mark.parametrize("kind", ["time", "signal", None])
+async def test_a_wait_becomes_a_pause_that_keeps_what_it_waits_for(scene: Scene, kind: str | None) -> None:
+    """A run that would stand in line waits for nothing."""
     run = await scene.running(deadline_ms=9 * DAY)
-    due = (await scene.info(run.id)).now_ms + DAY
-    row = await let_go(scene, run, due_at=due, waiting_for="time")
-    assert row.waiting_for == "time"
+    due = (await scene.info(run.id)).now_ms + DAY if kind == "time" else None
+    wait: dict[str, Any] = {"delay_ms": 0} if kind is None else {"due_at": due, "waiting_for": kind}
+    row = await let_go(scene, run, "waiting" if kind else "queued", **wait)
+    assert row.waiting_for == kind
     assert await scene.rows.get(run.id, "held_due") == due
 
 
-async def test_a_wait_for_a_signal_becomes_a_pause_without_a_time(scene: Scene) -> None:
-    run = await scene.running(deadline_ms=9 * DAY)
-    row = await let_go(scene, run, waiting_for="signal")
-    assert row.waiting_for == "signal"
-    assert await scene.rows.get(run.id, "held_due") is None
-
-
-async def test_a_wait_that_was_woken_becomes_a_pause_that_waits_for_nothing(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_wait_that_was_woken_becomes_a_pause_that_waits_for_nothing(scene: Scene, run: Claimed) -> None:
     await scene.store.send(signal(run.id))
     row = await let_go(scene, run, delay_ms=DAY, waiting_for="time", wakes=run.wakes)
     assert row.waiting_for is None
@@ -373,15 +339,7 @@ async def test_a_wait_that_was_woken_becomes_a_pause_that_waits_for_nothing(scen
     assert (await scene.info(run.id)).ready
 
 
-async def test_a_run_that_would_stand_in_line_becomes_a_pause_that_waits_for_nothing(scene: Scene) -> None:
-    run = await scene.running()
-    row = await let_go(scene, run, "queued", delay_ms=0)
-    assert row.waiting_for is None
-    assert await scene.rows.get(run.id, "held_due") is None
-
-
-async def test_a_backoff_becomes_a_pause_that_keeps_the_time(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_backoff_becomes_a_pause_that_keeps_the_time(scene: Scene, run: Claimed) -> None:
     await scene.store.pause(run.id)
     answer = await scene.flush(retried(run, DAY))
     row = await scene.info(run.id)
@@ -389,20 +347,13 @@ async def test_a_backoff_becomes_a_pause_that_keeps_the_time(scene: Scene) -> No
     assert await scene.rows.get(run.id, "held_due") == answer.now_ms + DAY
 
 
-async def test_a_completion_that_meets_the_mark_of_a_pause_wins(scene: Scene) -> None:
-    run = await scene.running()
+@pytest.mark.parametrize(("end", "status"), [(completed, "completed"), (undo, "compensating")])
+async def test_an_end_that_meets_the_mark_of_a_pause_wins(scene: Scene, run: Claimed, end: Any, status: str) -> None:
+    """So does the beginning of an undo."""
     await scene.store.pause(run.id)
-    await scene.flush(completed(run))
+    await scene.flush(step(run, 0, undo="refund"), end(run))
     row = await scene.info(run.id)
-    assert (row.status, row.asked) == ("completed", None)
-
-
-async def test_an_undo_that_meets_the_mark_of_a_pause_goes_on(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.pause(run.id)
-    await scene.flush(step(run, 0, undo="refund"), undo(run))
-    row = await scene.info(run.id)
-    assert (row.status, row.ready, row.asked) == ("compensating", True, None)
+    assert (row.status, row.asked, row.ready) == (status, None, end is undo)
 
 
 async def test_an_owner_that_heard_of_the_pause_lets_the_run_be_held(scene: Scene) -> None:
@@ -415,8 +366,7 @@ async def test_an_owner_that_heard_of_the_pause_lets_the_run_be_held(scene: Scen
     assert await scene.rows.get(run.id, "held_due") == answer.now_ms + DAY
 
 
-async def test_a_run_given_back_with_the_mark_of_a_pause_keeps_it(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_run_given_back_with_the_mark_of_a_pause_keeps_it(scene: Scene, run: Claimed) -> None:
     await scene.store.pause(run.id)
     again = await scene.again(run)
     assert again.asked == "pause"
@@ -454,13 +404,25 @@ async def test_resume_never_shortens_a_sleep(scene: Scene, state: str) -> None:
     assert (await scene.info(run_id)).ready
 
 
-async def test_resume_does_not_shorten_a_sleep_that_is_longer_than_the_deadline(scene: Scene) -> None:
-    run_id = await scene.start(delay_ms=2 * DAY, deadline_ms=DAY)
+@pytest.mark.parametrize(
+    ("shape", "column", "ready"),
+    [
+        ({"delay_ms": 2 * DAY, "deadline_ms": DAY}, "deadline_at", False),
+        ({"deadline_ms": MINUTE}, "deadline_at", True),
+        ({"expires_ms": MINUTE}, "expires_at", True),
+    ],
+    ids=["asleep beyond its deadline", "with a deadline", "with an expiry"],
+)
+async def test_a_run_that_goes_on_has_its_limits_still(
+    scene: Scene, shape: dict[str, Any], column: str, ready: bool
+) -> None:
+    run_id = await scene.start(**shape)
     before = await scene.info(run_id)
     await scene.store.pause(run_id)
     await scene.store.resume(run_id)
     row = await scene.info(run_id)
-    assert (row.ready, row.visible_at) == (False, before.deadline_at)
+    assert (row.ready, row.visible_at) == (ready, getattr(before, column))
+    assert row.visible_at is not None
 
 
 @pytest.mark.parametrize("state", ["delayed", "between attempts", "waiting for a time"])
@@ -473,67 +435,36 @@ async def test_a_sleep_that_ended_while_the_run_was_held_is_over(scene: Scene, s
     assert (row.status, row.ready, row.waiting_for) == ("queued", True, None)
 
 
-async def test_a_wait_for_a_signal_goes_on_after_a_pause(scene: Scene) -> None:
-    run_id = await in_state(scene, "waiting for a signal")
-    await scene.store.pause(run_id)
-    await scene.store.resume(run_id)
-    row = await scene.info(run_id)
-    assert (row.status, row.ready, row.visible_at, row.waiting_for) == ("waiting", False, None, "signal")
-    await scene.store.send(signal(run_id))
-    assert (await scene.info(run_id)).ready
-
-
-async def test_a_run_that_goes_on_has_its_deadline_still(scene: Scene) -> None:
-    run = await scene.running(deadline_ms=MINUTE)
+@pytest.mark.parametrize("deadline", [None, DAY])
+async def test_a_wait_for_a_signal_goes_on_after_a_pause(scene: Scene, deadline: int | None) -> None:
+    run = await scene.running(deadline_ms=deadline)
     await scene.flush(waiting(run, None, waiting_for="signal"))
     before = await scene.info(run.id)
     await scene.store.pause(run.id)
     await scene.store.resume(run.id)
     row = await scene.info(run.id)
-    assert (row.status, row.visible_at) == ("waiting", before.deadline_at)
-    assert row.visible_at is not None
-
-
-async def test_a_ready_run_that_goes_on_has_its_deadline_still(scene: Scene) -> None:
-    run_id = await scene.start(deadline_ms=MINUTE)
-    await scene.store.pause(run_id)
-    await scene.store.resume(run_id)
-    row = await scene.info(run_id)
-    assert row.ready
-    assert row.deadline_at is not None and row.visible_at == row.deadline_at
-
-
-async def test_the_expiry_counts_while_a_run_is_held(scene: Scene) -> None:
-    """Let go too late it is not handed out, and a sweep ends it rather than leave it in line for ever."""
-    run_id = await scene.start(expires_ms=MINUTE)
-    await scene.store.pause(run_id)
-    await scene.rows.shift(run_id, "expires_at", -2 * MINUTE)
-    await scene.store.resume(run_id)
-    assert await scene.claim(lanes=[LANE]) == []
-    assert (await scene.store.promote(10)).ended == [run_id]
-    assert (await scene.info(run_id)).reason == "expired"
+    assert (row.status, row.ready, row.waiting_for) == ("waiting", False, "signal")
+    assert row.visible_at == before.deadline_at
+    await scene.store.send(signal(run.id))
+    assert (await scene.info(run.id)).ready
 
 
 async def test_a_held_run_does_not_expire_before_it_is_let_go(scene: Scene) -> None:
-    """Only its deadline ends a run that an operator holds."""
+    """Only its deadline ends a run that an operator holds. Let go too late it is not handed out, and a sweep ends it
+    rather than leave it in line for ever."""
     run_id = await scene.start(expires_ms=MINUTE)
     await scene.store.pause(run_id)
     for column in ("expires_at", "visible_at"):
         await scene.rows.shift(run_id, column, -2 * MINUTE)
     assert (await scene.store.promote(10)).ended == []
     assert (await scene.info(run_id)).status == "paused"
-
-
-async def test_a_run_let_go_before_its_expiry_expires_on_time(scene: Scene) -> None:
-    run_id = await scene.start(expires_ms=MINUTE)
-    await scene.store.pause(run_id)
     await scene.store.resume(run_id)
-    row = await scene.info(run_id)
-    assert (row.ready, row.visible_at) == (True, row.expires_at)
+    assert await scene.claim(lanes=[LANE]) == []
+    assert (await scene.store.promote(10)).ended == [run_id]
+    assert (await scene.info(run_id)).reason == "expired"
 
 
-async def test_a_pause_is_taken_back_before_the_owner_heard_of_it(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_pause_is_taken_back_before_the_owner_heard_of_it(scene: Scene, run: Claimed) -> None:
     await scene.store.pause(run.id)
     asked = await scene.store.resume(run.id)
     assert (asked.status, asked.done, asked.running) == ("running", True, True)
@@ -542,36 +473,20 @@ async def test_a_pause_is_taken_back_before_the_owner_heard_of_it(scene: Scene) 
     assert (await scene.info(run.id)).status == "waiting"
 
 
-async def test_a_pause_taken_back_after_the_owner_heard_of_it_holds_nobody(scene: Scene) -> None:
-    """The operator was told that it is done: the run must not be held after that."""
-    run = await scene.running()
+@pytest.mark.parametrize("wish", ["resume", "cancel"])
+async def test_a_pause_is_taken_back_also_after_the_owner_heard_of_it(scene: Scene, run: Claimed, wish: str) -> None:
+    """The operator was told that it is done: the run must not be held after that, and a cancellation not slept over."""
     await scene.store.pause(run.id)
     assert (await scene.flush(step(run, 0))).asked == {run.id: "pause"}
-    assert (await scene.store.resume(run.id)).done
+    assert (await getattr(scene.store, wish)(run.id)).done
     await scene.flush(move(run, "paused"))
     row = await scene.info(run.id)
     assert (row.status, row.ready) == ("queued", True)
-
-
-async def test_a_cancellation_after_the_owner_heard_of_a_pause_is_not_slept_over(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.pause(run.id)
-    assert (await scene.flush(step(run, 0))).asked == {run.id: "pause"}
-    await scene.store.cancel(run.id)
-    await scene.flush(move(run, "paused"))
-    assert (await scene.info(run.id)).ready
     [again] = await scene.claim()
-    assert again.asked == "cancel"
+    assert again.asked == ("cancel" if wish == "cancel" else None)
 
 
-async def test_resume_does_not_take_a_cancellation_back(scene: Scene) -> None:
-    run = await scene.running()
-    await scene.store.cancel(run.id)
-    await refused(scene, "resume", run.id)
-
-
-async def test_resume_makes_the_next_check_due_at_once(scene: Scene) -> None:
-    run = await scene.running()
+async def test_resume_makes_the_next_check_due_at_once(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, DAY, waiting_for="check"))
     asked = await scene.store.resume(run.id)
     assert (asked.status, asked.done, asked.lane) == ("waiting", True, LANE)
@@ -579,8 +494,7 @@ async def test_resume_makes_the_next_check_due_at_once(scene: Scene) -> None:
     assert (row.status, row.ready, row.waiting_for, row.visible_at) == ("queued", True, None, None)
 
 
-async def test_a_held_check_is_due_at_once_when_it_goes_on(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_held_check_is_due_at_once_when_it_goes_on(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, DAY, waiting_for="check"))
     await scene.store.pause(run.id)
     assert (await scene.store.resume(run.id)).lane == LANE
@@ -597,8 +511,7 @@ async def test_a_resume_is_a_wake(scene: Scene, state: str) -> None:
     assert (await scene.mailbox(run_id)).wakes == before + 1
 
 
-async def test_a_held_parent_is_woken_at_the_same_count_of_ends_as_before(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_held_parent_is_woken_at_the_same_count_of_ends_as_before(scene: Scene, run: Claimed) -> None:
     await scene.flush(waiting(run, None, waiting_for="child", awaits=2))
     await scene.store.pause(run.id)
     await scene.store.resume(run.id)
@@ -614,8 +527,7 @@ async def test_a_run_retried_after_a_pause_has_nothing_left_of_it(scene: Scene) 
     assert [run.id for run in await scene.claim()] == [run_id]
 
 
-async def test_a_run_cancelled_between_two_attempts_counts_only_those_it_had(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_run_cancelled_between_two_attempts_counts_only_those_it_had(scene: Scene, run: Claimed) -> None:
     await scene.flush(failed_try(run, RUN_ITSELF, attempt=1), retried(run, MINUTE))
     assert (await scene.info(run.id)).attempt == 2
     await scene.store.cancel(run.id)

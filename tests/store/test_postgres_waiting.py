@@ -209,9 +209,8 @@ async def test_the_end_of_a_child_meets_its_parent_going_to_sleep(scene: Scene, 
         await scene.flush(completed(again))
 
 
-async def test_a_signal_sent_again_after_it_was_taken_is_not_sent_twice(scene: Scene) -> None:
+async def test_a_signal_sent_again_after_it_was_taken_is_not_sent_twice(scene: Scene, run: Claimed) -> None:
     """The sender's reply was lost, and the run was quick."""
-    run = await scene.running()
     mail = signal(run.id)
     await scene.store.send(mail)
     await scene.flush(joint(run, 0, kind="signal", takes=[mail.id]))
@@ -238,18 +237,16 @@ async def test_the_wait_for_a_held_key_has_a_bound_and_says_what_it_was_for(scen
 # -- operators and owners ---------------------------------------------------------------------------------------
 
 
-async def test_a_pause_that_was_taken_back_holds_nobody(scene: Scene) -> None:
+async def test_a_pause_that_was_taken_back_holds_nobody(scene: Scene, run: Claimed) -> None:
     """The owner had seen the mark and was about to say that the run is held."""
-    run = await scene.running()
     await scene.store.pause(run.id)
     await scene.store.resume(run.id)
     await scene.flush(move(run, "paused", delay_ms=DAY, wakes=run.wakes))
     assert [again.id for again in await scene.claim()] == [run.id]
 
 
-async def test_a_cancellation_is_not_lost_in_a_pause(scene: Scene) -> None:
+async def test_a_cancellation_is_not_lost_in_a_pause(scene: Scene, run: Claimed) -> None:
     """The owner had seen the mark of a pause, and a cancellation took its place."""
-    run = await scene.running()
     await scene.store.pause(run.id)
     await scene.store.cancel(run.id)
     await scene.flush(move(run, "paused", wakes=run.wakes))
@@ -257,8 +254,7 @@ async def test_a_cancellation_is_not_lost_in_a_pause(scene: Scene) -> None:
     assert (again.id, again.asked) == (run.id, "cancel")
 
 
-async def test_a_start_whose_reply_was_lost_is_not_barred_by_a_later_cancellation(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_start_whose_reply_was_lost_is_not_barred_by_a_later_cancellation(scene: Scene, run: Claimed) -> None:
     entry = joint(run, 0, starts=[new_run("mail")])
     await scene.flush(entry)
     await scene.store.cancel(run.id)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stepfast.model.ids import new_id
+from stepfast.model.records import Claimed
 from stepfast.model.rows import NO_CALL, ActivityRow, Definition
 from stepfast.settings import Settings
 from stepfast.store import Store
@@ -149,14 +150,12 @@ async def test_the_activity_log_tells_every_call_in_start_order(scene: Scene) ->
     assert log[0].error is not None and log[3].error is None
 
 
-async def test_calls_of_the_same_millisecond_are_told_in_the_order_of_the_code(scene: Scene) -> None:
-    run = await scene.running()
+async def test_calls_of_the_same_millisecond_are_told_in_the_order_of_the_code(scene: Scene, run: Claimed) -> None:
     await scene.flush(*(step(run, position) for position in (3, 0, 2, 1)))
     assert [row.position for row in await scene.store.activity(run.id)] == [0, 1, 2, 3]
 
 
-async def test_the_activity_log_is_told_in_pages(scene: Scene) -> None:
-    run = await scene.running()
+async def test_the_activity_log_is_told_in_pages(scene: Scene, run: Claimed) -> None:
     await scene.flush(*(step(run, n, branch=branch) for branch in ("", "1") for n in range(3)), failed_try(run, 1))
     whole = await scene.store.activity(run.id)
     paged: list[ActivityRow] = []
@@ -166,8 +165,7 @@ async def test_the_activity_log_is_told_in_pages(scene: Scene) -> None:
     assert paged == whole and len({row.key for row in whole}) == 7
 
 
-async def test_steps_are_told_in_pages(scene: Scene) -> None:
-    run = await scene.running()
+async def test_steps_are_told_in_pages(scene: Scene, run: Claimed) -> None:
     await scene.flush(*(step(run, n, branch=branch) for branch in ("", "1") for n in range(5)))
     page = await scene.store.steps(run.id, limit=7)
     assert [(r.branch, r.position) for r in page] == [("", 0), ("", 1), ("", 2), ("", 3), ("", 4), ("1", 0), ("1", 1)]
@@ -281,9 +279,8 @@ async def test_a_run_goes_on_as_another_whatever_its_tags_are(scene: Scene, stor
     assert [row.id for row in await store.runs(tag="b")] == [continuations['["b"]'].id]
 
 
-async def test_errors_that_passed_through_a_codec_are_shown_as_null(scene: Scene) -> None:
+async def test_errors_that_passed_through_a_codec_are_shown_as_null(scene: Scene, run: Claimed) -> None:
     """They are no JSON; who asks for a part of one would meet an error."""
-    run = await scene.running()
     await scene.flush(step(run, 0), failed_try(run, 1), completed(run))
     for table in ("runs", "steps", "tries"):
         await scene.rows.fetch(f"UPDATE [{table}] SET error = ?", "bm8gSlNPTg==")

@@ -59,16 +59,14 @@ async def test_numbers_go_up_over_all_flushes_and_down_for_undos(scene: Scene) -
     assert [row.seq for row in await rows(scene, other)] == [0]
 
 
-async def test_a_flush_that_is_repeated_sends_nothing_twice(scene: Scene) -> None:
+async def test_a_flush_that_is_repeated_sends_nothing_twice(scene: Scene, run: Claimed) -> None:
     """Its reply was lost."""
-    run = await scene.running()
     for _ in range(2):
         await scene.flush(sent(run, 0), sent(run, 1))
     assert [row.seq for row in await rows(scene, run)] == [0, 1]
 
 
-async def test_a_number_is_not_given_again_when_its_record_was_forgotten(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_number_is_not_given_again_when_its_record_was_forgotten(scene: Scene, run: Claimed) -> None:
     await scene.flush(sent(run, 0))
     await scene.flush(step(run, 0, None, status="failed", error="{}", kind="remote", name="echo"))
     await scene.flush(retried(run, forget=[("", 0)]))
@@ -92,8 +90,7 @@ async def test_nothing_is_sent_for_a_run_that_is_not_ours_or_being_cancelled(sce
 # -- what is due -----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_to_be_sent_is_given_out_once(scene: Scene) -> None:
-    run = await scene.running()
+async def test_what_is_to_be_sent_is_given_out_once(scene: Scene, run: Claimed) -> None:
     await scene.flush(sent(run, 0))
     assert (await scene.store.tick(scene.worker, None, False)).remote
     assert (await due(scene, "another")).tasks == [], "another transport's"
@@ -103,8 +100,7 @@ async def test_what_is_to_be_sent_is_given_out_once(scene: Scene) -> None:
     assert (row.state, row.due_at) == ("sent", row.dispatched_at + WAY)
 
 
-async def test_what_is_out_is_looked_for_later_and_sent_again_if_it_vanished(scene: Scene) -> None:
-    run = await scene.running()
+async def test_what_is_out_is_looked_for_later_and_sent_again_if_it_vanished(scene: Scene, run: Claimed) -> None:
     await scene.flush(sent(run, 0))
     await due(scene)
     await make_due(scene)
@@ -121,8 +117,7 @@ async def test_what_is_out_is_looked_for_later_and_sent_again_if_it_vanished(sce
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_result_settles_its_step_once_and_wakes_the_run(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_result_settles_its_step_once_and_wakes_the_run(scene: Scene, run: Claimed) -> None:
     await scene.flush(sent(run, 0), waiting(run, None, waiting_for="remote:echo", wakes=0, awaits=1))
     await due(scene)
     assert await judge(scene, result(run)) == Judgement(1, [])
@@ -139,8 +134,7 @@ async def test_a_result_settles_its_step_once_and_wakes_the_run(scene: Scene) ->
     assert await scene.store.closed_remote([(run.id, 0), (run.id, 1)]) == [(run.id, 0)]
 
 
-async def test_a_failure_is_a_try_and_the_next_attempt_is_due_after_its_backoff(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_failure_is_a_try_and_the_next_attempt_is_due_after_its_backoff(scene: Scene, run: Claimed) -> None:
     await scene.flush(sent(run, 0, backoff='{"base": 60, "jitter": 0}'))
     await due(scene)
     assert await judge(scene, result(run, status="failed", error='{"message": "no"}')) == Judgement(0, [])
@@ -153,8 +147,7 @@ async def test_a_failure_is_a_try_and_the_next_attempt_is_due_after_its_backoff(
     assert [(call.status, call.number) for call in await scene.store.activity(run.id)] == [("failed", 1)]
 
 
-async def test_results_that_are_not_ours_mean_nothing(scene: Scene) -> None:
-    run = await scene.running()
+async def test_results_that_are_not_ours_mean_nothing(scene: Scene, run: Claimed) -> None:
     await scene.flush(sent(run, 0))
     strange = [Result(id_, "x", 0, "completed", "1", None, None) for id_ in ("x:0", "", f"{run.id}:7", f"{run.id}:z")]
     assert await judge(scene, *strange) == Judgement(0, [])
@@ -181,8 +174,7 @@ async def test_what_nobody_waits_for_is_found_and_withdrawn(scene: Scene) -> Non
     assert [key[0] for key in await scene.store.open_remote("durable", first, 100)] == [alive.id]
 
 
-async def test_the_rows_of_a_deleted_run_go_when_nothing_of_it_is_out(scene: Scene) -> None:
-    run = await scene.running()
+async def test_the_rows_of_a_deleted_run_go_when_nothing_of_it_is_out(scene: Scene, run: Claimed) -> None:
     await scene.flush(sent(run, 0), sent(run, 1))
     await due(scene)
     await judge(scene, result(run))

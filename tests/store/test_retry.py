@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.model.records import Lane
+from stepfast.model.records import Claimed, Lane
 from tests.store.conftest import EVERYWHERE
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, move, retried, step, waiting
 
@@ -26,25 +26,22 @@ async def test_a_failed_run_is_queued_again_with_a_new_budget(scene: Scene) -> N
     assert [record.output for record in again.records] == ['"kept"']
 
 
-async def test_a_retry_moves_the_claim_number_on(scene: Scene) -> None:
+async def test_a_retry_moves_the_claim_number_on(scene: Scene, run: Claimed) -> None:
     """So that a worker which remembers the run does not trust what it remembers."""
-    run = await scene.running()
     await scene.flush(failed(run))
     await scene.store.retry(run.id)
     [again] = await scene.claim()
     assert again.claim == run.claim + 2
 
 
-async def test_a_cancelled_run_can_be_retried_too(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_cancelled_run_can_be_retried_too(scene: Scene, run: Claimed) -> None:
     await scene.flush(move(run, "cancelled", reason="cancelled"))
     assert await scene.store.retry(run.id) == {Lane("order", "order", 0)}
     assert [again.id for again in await scene.claim()] == [run.id]
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "waiting", "completed"])
-async def test_a_run_that_did_not_fail_is_left_as_it_is(scene: Scene, state: str) -> None:
-    run_id = await scene.start()
+async def test_a_run_that_did_not_fail_is_left_as_it_is(scene: Scene, run_id: str, state: str) -> None:
     if state != "queued":
         [run] = await scene.claim()
         if state != "running":
@@ -54,9 +51,8 @@ async def test_a_run_that_did_not_fail_is_left_as_it_is(scene: Scene, state: str
     assert await scene.rows.dump() == before
 
 
-async def test_a_retry_forgets_only_what_the_error_belongs_to_and_only_once(scene: Scene) -> None:
+async def test_a_retry_forgets_only_what_the_error_belongs_to_and_only_once(scene: Scene, run: Claimed) -> None:
     """Rule 15."""
-    run = await scene.running()
     await scene.flush(
         step(run, 0),
         step(run, 1, status="failed"),

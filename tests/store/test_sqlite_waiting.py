@@ -154,9 +154,8 @@ async def test_what_no_handler_may_catch_reaches_the_caller_and_not_the_writer(s
     "words",
     ["COMMIT", "ROLLBACK", "BEGIN IMMEDIATE", "SAVEPOINT a", "PRAGMA query_only = ON", "ATTACH ':memory:' AS x"],
 )
-async def test_a_refused_statement_is_refused_each_time(scene: Scene, words: str) -> None:
+async def test_a_refused_statement_is_refused_each_time(scene: Scene, run: Claimed, words: str) -> None:
     """Also after it was prepared for the writer itself."""
-    run = await scene.running()
     for _ in range(3):
         with pytest.raises(ContextMisuse):
             await transact(scene, run, lambda connection: (book(connection), connection.execute(words)))
@@ -164,8 +163,7 @@ async def test_a_refused_statement_is_refused_each_time(scene: Scene, words: str
     assert await bookings(scene) == []
 
 
-async def test_the_writer_keeps_its_connection(scene: Scene) -> None:
-    run = await scene.running()
+async def test_the_writer_keeps_its_connection(scene: Scene, run: Claimed) -> None:
     with pytest.raises(ContextMisuse):
         await transact(scene, run, lambda connection: connection.close())
     with pytest.raises(ContextMisuse):
@@ -188,8 +186,7 @@ async def test_a_changed_isolation_level_commits_nothing(scene: Scene) -> None:
     assert await writer_of(scene.store).do(lambda database: database.isolation_level) is None  # type: ignore[arg-type]
 
 
-async def test_questions_about_tables_may_be_asked(scene: Scene) -> None:
-    run = await scene.running()
+async def test_questions_about_tables_may_be_asked(scene: Scene, run: Claimed) -> None:
     record = await transact(scene, run, lambda c: len(c.execute("PRAGMA table_info(bookings)").fetchall()))
     assert record.output == '"2"'
 
@@ -231,8 +228,7 @@ async def test_a_retried_parent_hears_of_children_that_ended_while_it_had_ended(
 
 
 @pytest.mark.parametrize("how", ["mark", "mail"])
-async def test_a_cancellation_follows_the_run_that_goes_on(scene: Scene, how: str) -> None:
-    run = await scene.running()
+async def test_a_cancellation_follows_the_run_that_goes_on(scene: Scene, run: Claimed, how: str) -> None:
     if how == "mark":
         await scene.store.cancel(run.id)
     else:
@@ -245,8 +241,7 @@ async def test_a_cancellation_follows_the_run_that_goes_on(scene: Scene, how: st
     assert (await scene.info(successor.id)).status == "cancelled"
 
 
-async def test_a_pause_that_was_taken_back_meanwhile_holds_nobody(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_pause_that_was_taken_back_meanwhile_holds_nobody(scene: Scene, run: Claimed) -> None:
     await scene.store.pause(run.id)
     assert (await scene.store.resume(run.id)).done
     await scene.flush(move(run, "paused"))
@@ -254,8 +249,7 @@ async def test_a_pause_that_was_taken_back_meanwhile_holds_nobody(scene: Scene) 
     assert (row.status, row.ready) == ("queued", True)
 
 
-async def test_a_cancellation_meets_an_owner_that_heard_of_a_pause(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_cancellation_meets_an_owner_that_heard_of_a_pause(scene: Scene, run: Claimed) -> None:
     await scene.store.pause(run.id)
     await scene.store.cancel(run.id)
     await scene.flush(move(run, "paused"))
@@ -285,8 +279,7 @@ async def test_a_start_is_all_or_none_and_the_transaction_goes_on(
     assert await bookings(scene) == ([5] if begun else [])
 
 
-async def test_a_rollback_takes_starts_and_signals_back(scene: Scene, path: str) -> None:
-    run = await scene.running()
+async def test_a_rollback_takes_starts_and_signals_back(scene: Scene, run: Claimed, path: str) -> None:
     await scene.flush(waiting(run, None))
     with closing(sqlite3.connect(path)) as connection:
         await scene.store.start_within(connection, [new_run()])

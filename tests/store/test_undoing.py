@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.model.records import Lane
-from tests.store.scene import DAY, MINUTE, Scene, failed, joint, move, retried, step, undo, waiting
+from stepfast.model.records import Claimed, Lane
+from tests.store.scene import DAY, Scene, failed, joint, move, retried, step, undo, waiting
 
 LANE = Lane("order", "order", 0)
 ERROR = '{"type":"ValueError"}'
@@ -18,11 +18,18 @@ async def begun(scene: Scene, run_id: str) -> None:
     assert (row.reason, row.error, row.completed_at) == ("code", ERROR, None)
 
 
+@pytest.fixture
+async def again(scene: Scene) -> Claimed:
+    """A run that failed after a step which can be undone, claimed to be undone."""
+    await scene.undoing()
+    [again] = await scene.claim()
+    return again
+
+
 # -- where it stands ----------------------------------------------------------------------------------------
 
 
-async def test_an_undo_begins_at_once(scene: Scene) -> None:
-    run = await scene.running()
+async def test_an_undo_begins_at_once(scene: Scene, run: Claimed) -> None:
     answer = await scene.flush(step(run, 0, undo="refund"), undo(run))
     assert answer.lost == set()
     await begun(scene, run.id)
@@ -63,32 +70,17 @@ async def test_a_claim_whose_reply_was_lost_is_asked_again(scene: Scene) -> None
     assert (first.id, first.claim, first.undoing) == (second.id, second.claim, second.undoing) == (run.id, 2, True)
 
 
-async def test_an_undo_may_wait_for_its_next_try(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
-    answer = await scene.flush(move(again, "compensating", delay_ms=MINUTE))
-    row = await scene.info(run.id)
-    assert (row.status, row.ready, row.visible_at) == ("compensating", False, answer.now_ms + MINUTE)
-    assert (row.reason, row.error) == ("code", ERROR)
-
-
-async def test_an_undo_may_name_the_moment_of_its_next_try(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
-    due = again.now_ms + DAY
-    await scene.flush(move(again, "compensating", due_at=due))
-    row = await scene.info(run.id)
-    assert (row.ready, row.visible_at) == (False, due)
-
-
-async def test_an_undo_that_is_due_goes_on(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
-    await scene.flush(move(again, "compensating", delay_ms=DAY))
-    await scene.rows.make_due(run.id)
+@pytest.mark.parametrize("moment", [True, False])
+async def test_an_undo_may_wait_for_its_next_try(scene: Scene, again: Claimed, moment: bool) -> None:
+    due: dict[str, int] = {"due_at": again.now_ms + DAY} if moment else {"delay_ms": DAY}
+    answer = await scene.flush(move(again, "compensating", **due))
+    row = await scene.info(again.id)
+    assert (row.status, row.reason, row.error) == ("compensating", "code", ERROR)
+    assert (row.ready, row.visible_at) == (False, due.get("due_at", answer.now_ms + DAY))
+    await scene.rows.make_due(again.id)
     promotion = await scene.store.promote(10)
     assert (promotion.lanes, promotion.ended, promotion.moved) == ({LANE}, [], 1)
-    await begun(scene, run.id)
+    await begun(scene, again.id)
 
 
 @pytest.mark.parametrize("status", ["waiting", "queued"])
@@ -100,25 +92,19 @@ async def test_an_undo_stays_one_however_it_is_put_down(scene: Scene, status: st
     assert (row.status, row.undoing, row.ready) == ("compensating", True, False)
 
 
-async def test_a_woken_wait_of_an_undo_is_in_line_to_be_undone(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
-    await scene.rows.fetch("UPDATE [runs] SET wakes = wakes + 1 WHERE id = ?", run.id)
+async def test_a_woken_wait_of_an_undo_is_in_line_to_be_undone(scene: Scene, again: Claimed) -> None:
+    await scene.rows.fetch("UPDATE [runs] SET wakes = wakes + 1 WHERE id = ?", again.id)
     await scene.flush(waiting(again, None))
-    row = await scene.info(run.id)
+    row = await scene.info(again.id)
     assert (row.status, row.ready) == ("compensating", True)
 
 
 async def test_an_undo_given_back_goes_on_elsewhere(scene: Scene) -> None:
-    run = await scene.undoing()
+    """Also by a worker that leaves."""
+    run, leaver = await scene.undoing(), await scene.add_worker()
     [again] = await scene.claim()
     await scene.store.give_back(scene.worker, [(run.id, again.claim)])
     await begun(scene, run.id)
-
-
-async def test_an_undo_survives_a_worker_that_leaves(scene: Scene) -> None:
-    run = await scene.undoing()
-    leaver = await scene.add_worker()
     await scene.claim(worker=leaver)
     await scene.store.unregister(leaver)
     await begun(scene, run.id)
@@ -156,45 +142,34 @@ async def test_an_undo_has_its_lost_workers_counted_too(scene: Scene) -> None:
     assert row.completed_at is not None
 
 
-async def test_what_is_undone_is_recorded(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
+async def test_what_is_undone_is_recorded(scene: Scene, again: Claimed) -> None:
     answer = await scene.flush(step(again, 0, branch="undo", kind="undo"), move(again, "compensating", recorded=True))
     assert answer.lost == set()
     [last] = await scene.claim()
     assert [(record.branch, record.position) for record in last.records] == [("", 0), ("undo", 0)]
-    row = await scene.info(run.id)
+    row = await scene.info(again.id)
     assert (row.status, row.reason, row.error) == ("compensating", "code", ERROR)
 
 
 # -- how it ends --------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_is_undone_keeps_the_reason_and_the_error(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
+@pytest.mark.parametrize("waited", [False, True])
+async def test_a_run_that_is_undone_keeps_the_reason_and_the_error(scene: Scene, again: Claimed, waited: bool) -> None:
+    if waited:
+        await scene.flush(move(again, "compensating", delay_ms=DAY))
+        await scene.rows.make_due(again.id)
+        await scene.store.promote(10)
+        [again] = await scene.claim()
     answer = await scene.flush(move(again, "compensated"))
-    row = await scene.info(run.id)
+    row = await scene.info(again.id)
     assert (row.status, row.reason, row.error) == ("compensated", "code", ERROR)
     assert (row.completed_at, row.ready, row.visible_at, row.worker) == (answer.now_ms, False, None, None)
-    [outcome] = await scene.store.outcomes([run.id])
+    [outcome] = await scene.store.outcomes([again.id])
     assert (outcome.status, outcome.reason, outcome.error) == ("compensated", "code", ERROR)
 
 
-async def test_an_undo_that_waited_keeps_the_reason_to_its_end(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
-    await scene.flush(move(again, "compensating", delay_ms=DAY))
-    await scene.rows.make_due(run.id)
-    await scene.store.promote(10)
-    [again] = await scene.claim()
-    await scene.flush(move(again, "compensated"))
-    row = await scene.info(run.id)
-    assert (row.status, row.reason, row.error) == ("compensated", "code", ERROR)
-
-
-async def test_a_cancelled_run_that_is_undone_was_cancelled(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_cancelled_run_that_is_undone_was_cancelled(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0, undo="refund"), waiting(run))
     await scene.store.cancel(run.id)
     [again] = await scene.claim()
@@ -203,19 +178,13 @@ async def test_a_cancelled_run_that_is_undone_was_cancelled(scene: Scene) -> Non
     assert (row.status, row.reason) == ("compensated", "cancelled")
 
 
-async def test_a_failed_undo_says_so_and_keeps_the_error_that_began_it(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
-    await scene.flush(move(again, "failed", reason="undo_failed"))
-    row = await scene.info(run.id)
-    assert (row.status, row.reason, row.error) == ("failed", "undo_failed", ERROR)
-
-
-async def test_a_failed_undo_may_bring_an_error_of_its_own(scene: Scene) -> None:
-    run = await scene.undoing()
-    [again] = await scene.claim()
-    await scene.flush(move(again, "failed", reason="undo_failed", error='{"type":"KeyError"}'))
-    assert (await scene.info(run.id)).error == '{"type":"KeyError"}'
+@pytest.mark.parametrize("error", [None, '{"type":"KeyError"}'])
+async def test_a_failed_undo_keeps_the_error_that_began_it_or_brings_its_own(
+    scene: Scene, again: Claimed, error: str | None
+) -> None:
+    await scene.flush(move(again, "failed", reason="undo_failed", error=error))
+    row = await scene.info(again.id)
+    assert (row.status, row.reason, row.error) == ("failed", "undo_failed", error or ERROR)
 
 
 @pytest.mark.parametrize("state", ["in line", "held", "waiting", "compensated", "failed"])
@@ -232,8 +201,7 @@ async def test_a_retry_is_refused_once_an_undo_has_begun(scene: Scene, state: st
     assert await scene.rows.dump() == before
 
 
-async def test_a_failed_run_that_never_began_to_undo_can_be_retried(scene: Scene) -> None:
-    run = await scene.running()
+async def test_a_failed_run_that_never_began_to_undo_can_be_retried(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0, undo="refund"), failed(run))
     assert await scene.store.retry(run.id) == {LANE}
 
@@ -288,9 +256,8 @@ async def test_a_run_that_is_being_undone_has_no_deadline(scene: Scene) -> None:
     assert (row.deadline_at, row.visible_at) == (None, None)
 
 
-async def test_a_dead_letter_is_not_undone(scene: Scene) -> None:
+async def test_a_dead_letter_is_not_undone(scene: Scene, run: Claimed) -> None:
     """Rule 28."""
-    run = await scene.running()
     await scene.flush(step(run, 0, undo="refund"), move(run, "queued", delay_ms=0))
     await scene.lose(run.id, max_losses=1)
     row = await scene.info(run.id)

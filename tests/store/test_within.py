@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from stepfast.errors import ConfigurationError
 from stepfast.model.ids import new_id
-from stepfast.model.records import Lane
+from stepfast.model.records import Claimed, Lane
 from tests.store.conftest import ON_POSTGRES, SHARED, Stores, only_on
 from tests.store.scene import DAY, Scene, child_of, completed, move, new_run, signal, step, waiting
 
@@ -194,8 +194,7 @@ async def test_starting_nothing_within_is_nothing(scene: Scene, caller: Caller) 
 
 
 @EACH_CALLER
-async def test_a_signal_is_delivered_after_the_commit(scene: Scene, caller: Caller) -> None:
-    run = await scene.running()
+async def test_a_signal_is_delivered_after_the_commit(scene: Scene, run: Claimed, caller: Caller) -> None:
     await scene.flush(waiting(run, None, waiting_for="signal"))
     await caller.note("paid")
     mail = signal(run.id, "paid", '{"a":1}', format=2)
@@ -213,8 +212,7 @@ async def test_a_signal_is_delivered_after_the_commit(scene: Scene, caller: Call
 
 
 @EACH_CALLER
-async def test_a_signal_is_rolled_back_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
-    run = await scene.running()
+async def test_a_signal_is_rolled_back_with_the_caller_s_rows(scene: Scene, run: Claimed, caller: Caller) -> None:
     before = await scene.rows.dump()
     await caller.note("paid")
     await scene.store.send_within(caller.connection, signal(run.id))
@@ -224,8 +222,7 @@ async def test_a_signal_is_rolled_back_with_the_caller_s_rows(scene: Scene, call
 
 
 @EACH_CALLER
-async def test_a_signal_within_sent_twice_is_one_signal(scene: Scene, caller: Caller) -> None:
-    run_id = await scene.start()
+async def test_a_signal_within_sent_twice_is_one_signal(scene: Scene, run_id: str, caller: Caller) -> None:
     mail = signal(run_id)
     assert (await scene.store.send_within(caller.connection, mail)).done
     assert (await scene.store.send_within(caller.connection, mail)).done
@@ -236,8 +233,7 @@ async def test_a_signal_within_sent_twice_is_one_signal(scene: Scene, caller: Ca
 
 
 @EACH_CALLER
-async def test_a_signal_within_to_a_run_that_has_ended_is_refused(scene: Scene, caller: Caller) -> None:
-    run = await scene.running()
+async def test_a_signal_within_to_a_run_that_has_ended_is_refused(scene: Scene, run: Claimed, caller: Caller) -> None:
     await scene.flush(completed(run))
     asked = await scene.store.send_within(caller.connection, signal(run.id))
     assert (asked.status, asked.done) == ("completed", False)
@@ -284,9 +280,8 @@ async def test_a_signal_committed_while_its_run_goes_to_sleep_is_not_slept_over(
 
 
 @WHERE_ROWS_ARE_LOCKED
-async def test_an_open_transaction_stands_in_nobody_s_way(scene: Scene, caller: Caller) -> None:
+async def test_an_open_transaction_stands_in_nobody_s_way(scene: Scene, run: Claimed, caller: Caller) -> None:
     """A handler that waits for the journal while its own transaction holds its run's row would freeze the worker."""
-    run = await scene.running()
     taken = await scene.start("mail", key="a")
     await scene.store.send_within(caller.connection, signal(run.id))
     await scene.store.start_within(caller.connection, [child_of(run), new_run("mail", key="a")])
@@ -313,9 +308,8 @@ async def test_a_signal_committed_after_its_run_has_ended_is_thrown_away(scene: 
 
 @WHERE_ROWS_ARE_LOCKED
 async def test_a_signal_committed_after_its_run_went_on_as_another_is_for_that_one(
-    scene: Scene, caller: Caller
+    scene: Scene, run: Claimed, caller: Caller
 ) -> None:
-    run = await scene.running()
     await scene.store.send_within(caller.connection, signal(run.id))
     successor = new_run()
     await scene.flush(move(run, "completed", reason="continued", output=f'"{successor.id}"', successor=successor))

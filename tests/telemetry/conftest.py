@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Stepfast
+from stepfast import Run, Stepfast
 from stepfast.telemetry import Observer
 
 MakeApp = Callable[..., Stepfast]
@@ -63,3 +63,10 @@ def diary() -> Diary:
 @pytest.fixture
 def app(make_app: MakeApp, diary: Diary) -> Stepfast:
     return make_app(observers=[diary])
+
+
+async def drained(app: Stepfast, what: Any, *arguments: Any, **options: Any) -> Run[Any]:
+    """A run that was started, when all that can be done is done."""
+    run: Run[Any] = await app.start(what, *arguments, **options)
+    await app.drain()
+    return run

@@ -22,7 +22,7 @@ from stepfast.telemetry.multiprocess import VARIABLE, Child, Children, Reporting
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
-from tests.telemetry.conftest import MakeApp
+from tests.telemetry.conftest import MakeApp, drained
 from tests.telemetry.scraping import ask, get, parsed, raw, value
 
 
@@ -81,8 +81,7 @@ async def test_metrics_are_text_for_prometheus(app: Stepfast, port: int) -> None
     @app.task
     async def job() -> None: ...
 
-    await app.start(job)
-    await app.drain()
+    await drained(app, job)
     code, text, headers = await ask(port, "/metrics")
     assert code == 200
     assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from stepfast import Context, Stepfast, SyncContext
 from stepfast.log_context import NAMES, RunFilter, add_run_ids, run_ids
 from stepfast.telemetry.otel import Tracing
-from tests.telemetry.conftest import MakeApp
+from tests.telemetry.conftest import MakeApp, drained
 
 logger = logging.getLogger("tests.shop")
 
@@ -91,8 +91,7 @@ async def test_ids_of_the_trace_are_added_where_there_is_one(make_app: MakeApp, 
     async def job() -> None:
         logger.info("traced")
 
-    await app.start(job)
-    await app.drain()
+    await drained(app, job)
     (record,) = lines.records
     assert len(getattr(record, "trace_id")) == 32 and len(getattr(record, "span_id")) == 16  # noqa: B009
     with provider.get_tracer("tests").start_as_current_span("outside"):
@@ -121,8 +120,7 @@ async def test_structlog_has_a_processor(app: Stepfast) -> None:
             log.info("bound")
 
     log.info("outside")
-    run = await app.start(job)
-    await app.drain()
+    run = await drained(app, job)
     who = (await run.info()).executed_by
     assert who is not None
     ids = {"run_id": run.id, "workflow": "job", "attempt": 1, "worker": who.worker}

@@ -28,7 +28,7 @@ from stepfast.telemetry.metrics import (
     render,
 )
 from tests.store.scene import Rows
-from tests.telemetry.conftest import MakeApp
+from tests.telemetry.conftest import MakeApp, drained
 from tests.telemetry.scraping import Samples, parsed, total, value
 
 AT_ONCE = Backoff(base=0, jitter=False)
@@ -88,8 +88,7 @@ async def test_failures_are_counted_by_their_class(app: Stepfast) -> None:
         await ctx.step("odd", lambda: object())
 
     await app.start(order)
-    await app.start(odd)
-    await app.drain()
+    await drained(app, odd)
     samples = await scrape(app)
     labels = {"workflow": "order", "step": "fail"}
     assert value(samples, "stepfast_step_tries_failed_total", **labels, error_type="ValueError") == 3
@@ -113,8 +112,7 @@ async def test_steps_of_a_dag_are_steps_and_its_run_is_one_run(app: Stepfast) ->
             raise ValueError("first")
         return 1
 
-    await app.start(graph)
-    await app.drain()
+    await drained(app, graph)
     samples = await scrape(app)
     assert total(samples, "stepfast_runs_ended_total") == 1
     labels = {"workflow": "fulfil", "step": "pack"}
@@ -132,8 +130,7 @@ async def test_names_made_at_run_time_are_bounded(make_app: MakeApp) -> None:
         for n in range(20):
             await ctx.step(f"tool {n}", one)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     samples = await scrape(app)
     labels = {"workflow": "order", "outcome": "completed"}
     assert value(samples, "stepfast_step_seconds_count", **labels, step="_other") == 15
@@ -433,8 +430,7 @@ async def test_stats_tell_what_has_happened(app: Stepfast) -> None:
 
     await app.start_many(order, [None] * 3)
     await app.start(wait)
-    await app.start(graph)
-    await app.drain()
+    await drained(app, graph)
     stats = await app.stats(since=timedelta(hours=2))
     assert [(row.workflow, row.queue, row.status, row.count) for row in stats.runs] == [
         ("fulfil", "fulfil", "completed", 1), ("order", "order", "failed", 3), ("wait", "slow", "waiting", 1),

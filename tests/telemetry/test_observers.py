@@ -19,7 +19,7 @@ from stepfast.telemetry import Observer, RunClaimed, RunReleasing, Sending, Send
 from tests.remote_steps.memory import MemoryTransport, echo
 from tests.support.engine import Gate
 from tests.support.worker_context import StandingClock
-from tests.telemetry.conftest import Diary, MakeApp
+from tests.telemetry.conftest import Diary, MakeApp, drained
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -40,8 +40,7 @@ async def test_a_run_is_told_from_its_start_to_its_end(app: Stepfast, diary: Dia
     async def order(ctx: Context) -> int:
         return await ctx.step("first", one)
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert diary.hooks() == ["started", "claimed", "step_called", "step_ended", "ended"]
     (started,), (claimed,), (ended,) = diary.of("started"), diary.of("claimed"), diary.of("ended")
     assert (started.run_id, started.workflow, started.queue, started.joined) == (run.id, "order", "fast", False)
@@ -75,8 +74,7 @@ async def test_a_replay_tells_nothing_of_its_steps(make_app: MakeApp, diary: Dia
         await ctx.sleep(1)  # a short one may be over before the run has left its worker
         return first + await ctx.step(one)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     assert diary.hooks("started") == [
         "claimed", "step_called", "step_ended", "suspended",
         "claimed", "step_called", "step_ended", "ended",
@@ -92,8 +90,7 @@ async def test_each_try_is_told_with_its_number_and_error(app: Stepfast, diary: 
     async def order(ctx: Context) -> None:
         await ctx.options(retries=1, backoff=AT_ONCE).step(fail)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     tries = [(e.attempt, e.number, e.outcome, e.error_type) for e in diary.of("step_ended")]
     assert tries == [(attempt, number, "failed", "ValueError") for attempt in (1, 2) for number in (1, 2)]
     (between,), (ended,) = diary.of("suspended"), diary.of("ended")
@@ -106,8 +103,7 @@ async def test_a_result_that_cannot_be_recorded_is_told_as_refused(app: Stepfast
     async def order(ctx: Context) -> None:
         await ctx.step("odd", lambda: object())
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     assert [e.outcome for e in diary.of("step_ended")] == ["completed"]
     assert [(e.step, e.number, e.error_type) for e in diary.of("step_refused")] == [("odd", 1, "PayloadError")]
 
@@ -122,8 +118,7 @@ async def test_a_step_given_up_by_the_code_is_cancelled(app: Stepfast, diary: Di
             return "gave up"
         return "never"
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     assert [e.outcome for e in diary.of("step_ended")] == ["cancelled"]
     assert [e.status for e in diary.of("ended")] == ["completed"]
 
@@ -146,8 +141,7 @@ async def test_kinds_of_steps_are_told(app: Stepfast, diary: Diary) -> None:
         await ctx.wait_until(seen, every=0.01)
         await ctx.step(fail)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     kinds = [(e.kind, e.step) for e in diary.of("step_ended")]
     assert kinds == [
         ("step", "one"), ("transaction", "write"), ("wait_until", "seen"), ("wait_until", "seen"), ("step", "fail"),
@@ -165,8 +159,7 @@ async def test_steps_of_a_dag_go_by_its_name(app: Stepfast, diary: Diary) -> Non
     async def pick(ctx: Any) -> int:
         return 1
 
-    run = await app.start(graph)
-    await app.drain()
+    run = await drained(app, graph)
     ends = [(e.workflow, e.kind, e.dag_step, e.status) for e in diary.of("ended")]
     assert ends == [("fulfil", "dag_step", "pick", "completed"), ("fulfil", "dag", None, "completed")]
     assert [e.run_id for e in diary.of("started")] == [run.id]
@@ -185,8 +178,7 @@ async def test_children_and_continued_runs_are_told_as_started(app: Stepfast, di
             await ctx.continue_as(number + 1)
         return number
 
-    run = await app.start(large, 1)
-    await app.drain()
+    run = await drained(app, large, 1)
     assert await run.result() == 2
     starts = [(e.workflow, e.parent_id is not None, e.origin_id) for e in diary.of("started")]
     assert starts == [("large", False, None), ("small", True, None), ("large", False, run.id), ("small", True, None)]
@@ -304,8 +296,7 @@ async def test_what_is_not_overridden_is_not_called(make_app: MakeApp) -> None:
     @app.task
     async def job() -> None: ...
 
-    await app.start(job)
-    await app.drain()
+    await drained(app, job)
     assert heard == ["completed"]
     connected = await app._connect()
     assert connected.observers is not None
@@ -410,8 +401,7 @@ async def test_a_run_that_was_put_off_is_ready_when_it_is_due(app: Stepfast, dia
     @app.task
     async def job() -> None: ...
 
-    await app.start(job, delay=timedelta(seconds=0.3))
-    await app.drain()
+    await drained(app, job, delay=timedelta(seconds=0.3))
     (claimed,), (ended,) = diary.of("claimed"), diary.of("ended")
     assert claimed.ready_for < ended.lasted
 
@@ -496,8 +486,7 @@ async def test_it_goes_with_starts_children_signals_and_over_suspensions(url: st
             await ctx.call(wrap, name)
             return await ctx.wait_signal("approved")
 
-        run = await app.start(order, "ada")
-        await app.drain()
+        run = await drained(app, order, "ada")
         await run.signal("approved", True)
         await app.drain()
         assert await run.result()
@@ -531,8 +520,7 @@ async def test_it_goes_with_many_starts_dags_and_what_a_run_goes_on_as(url: str,
 
         await app.start(fulfil)
         await app.start_many(job, [1, 2, 3])
-        await app.start(again, 0)
-        await app.drain()
+        await drained(app, again, 0)
         starts = [("start", "fulfil", 1), ("start", "job", 3), ("start", "again", 1), ("next", "again", 1)]
         assert postmark.sent == starts
         stamps = {(name, seen.get("stamp")) for name, seen in postmark.claimed_with}
@@ -585,8 +573,7 @@ async def test_what_could_not_be_sent_is_told_with_its_error(postmark: Postmark)
         @app.task
         async def job() -> None: ...
 
-        run = await app.start(job)
-        await app.drain()
+        run = await drained(app, job)
         with pytest.raises(InvalidState):
             await run.signal("late")
         assert postmark.outcomes == [("start", None), ("signal", "InvalidState")]

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from stepfast import Backoff, ConfigurationError, Context, NonRetryableError, Run, Settings, Stepfast, SyncContext
 from stepfast.telemetry.otel import LONGEST, SpanNames, Tracing
-from tests.telemetry.conftest import MakeApp
+from tests.telemetry.conftest import MakeApp, drained
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -220,8 +220,7 @@ async def test_children_and_steps_of_dags_are_told_who_started_them(app: Stepfas
         await ctx.call(wrap)
 
     await app.start(fulfil)
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     step, dag, start = seen.one("run fulfil/pack"), seen.one("run fulfil"), seen.one("start fulfil")
     assert trace_of(step) == trace_of(dag) == trace_of(start)
     assert said(step)["stepfast.step.name"] == "pack"
@@ -274,8 +273,7 @@ async def test_failed_tries_are_errors_and_a_run_that_succeeds_is_none(app: Step
     async def order(ctx: Context) -> str:
         return await ctx.options(retries=3, backoff=AT_ONCE).step(shaky)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     tries = seen.named("step shaky")
     assert [span.status.status_code for span in tries] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
     assert [said(span).get("error.type") for span in tries] == ["ConnectionError", "ConnectionError", None]
@@ -289,8 +287,7 @@ async def test_a_run_that_fails_is_an_error_and_so_is_an_attempt_before(app: Ste
     async def job() -> None:
         raise LookupError("gone")
 
-    await app.start(job)
-    await app.drain()
+    await drained(app, job)
     claims = seen.named("run job")
     assert [said(claim)["stepfast.outcome"] for claim in claims] == ["retried", "failed"]
     assert {claim.status.status_code for claim in claims} == {StatusCode.ERROR}
@@ -308,8 +305,7 @@ async def test_a_failed_run_that_is_retried_goes_on_in_its_trace(url: str, seen:
             if len(calls) == 1:
                 raise LookupError("gone")
 
-        run = await app.start(order)
-        await app.drain()
+        run = await drained(app, order)
         await run.retry()
         await app.drain()
         failed, retried = seen.named("run order")
@@ -345,8 +341,7 @@ async def test_a_start_that_is_refused_is_an_error(app: Stepfast, seen: Seen) ->
     @app.task
     async def job() -> None: ...
 
-    run = await app.start(job)
-    await app.drain()
+    run = await drained(app, job)
     with pytest.raises(Exception, match="completed"):
         await run.signal("late")
     signal = seen.one("signal late")
@@ -384,8 +379,7 @@ async def test_the_span_of_a_step_is_current_in_its_function_wherever_it_runs(ap
         ctx.options(timeout=30).step("c", lambda: note("step c"))
 
     await app.start(order)
-    await app.start(plain)
-    await app.drain()
+    await drained(app, plain)
     assert found.pop("again") == found["run order"]
     assert len(found) == 7
     for name, span_id in found.items():
@@ -402,8 +396,7 @@ async def test_steps_belong_to_a_span_that_the_workflow_itself_has_begun(app: St
             await ctx.step("one", current)
         await ctx.step("two", current)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     one, two, part = seen.one("step one"), seen.one("step two"), seen.one("part")
     assert parent_of(one) == id_of(part)
     assert parent_of(two) == id_of(seen.one("run order"))
@@ -460,8 +453,7 @@ async def test_payloads_keys_tags_and_messages_never_appear(app: Stepfast, seen:
         await ctx.step(fail, text)
         return text
 
-    run = await app.start(order, secret, key=secret, tags=[secret])
-    await app.drain()
+    run = await drained(app, order, secret, key=secret, tags=[secret])
     await run.signal("go", secret)
     await app.drain()
     assert (await run.info()).status == "failed"
@@ -514,8 +506,7 @@ async def test_without_an_sdk_nothing_is_sent_along(make_app: MakeApp) -> None:
     plans = []
     insert = (starter := (await app._connect()).starter).start
     starter.start = lambda run: (plans.append(run), insert(run))[1]  # type: ignore[method-assign, func-returns-value]
-    await app.start(job)
-    await app.drain()
+    await drained(app, job)
     assert [run.trace for run in plans] == [None]
 
 

@@ -13,7 +13,7 @@ from sentry_sdk.transport import Transport
 
 from stepfast import Backoff, Context, DagContext, NonRetryableError, StepFailed
 from stepfast.telemetry.sentry import SentryErrors
-from tests.telemetry.conftest import MakeApp
+from tests.telemetry.conftest import MakeApp, drained
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -58,8 +58,7 @@ async def test_the_last_attempt_is_reported_and_those_before_are_crumbs(
         calls.append(1)
         raise LookupError(f"gone {len(calls)}")
 
-    run = await app.start(job)
-    await app.drain()
+    run = await drained(app, job)
     (event,) = sent
     assert (raised(event)["type"], raised(event)["value"]) == ("LookupError", "gone 3")
     assert raised(event)["mechanism"] == {"type": "stepfast", "handled": False}
@@ -83,8 +82,7 @@ async def test_a_step_that_ends_its_run_is_reported_by_its_own_error(
     async def order(ctx: Context) -> None:
         await ctx.options(retries=1, backoff=AT_ONCE).step(charge)
 
-    await app.start(order)
-    await app.drain()
+    await drained(app, order)
     (event,) = sent
     assert raised(event)["type"] == "ConnectionError"
     assert raised(event)["stacktrace"]["frames"][-1]["function"] == "charge"
@@ -116,8 +114,7 @@ async def test_what_the_workflow_gets_over_is_not_reported(make_app: MakeApp, se
         return "with"
 
     await app.start(order)
-    await app.start(shaky)
-    await app.drain()
+    await drained(app, shaky)
     assert sent == []
 
 
@@ -149,8 +146,7 @@ async def test_a_dag_reports_the_step_that_it_failed_of_once(make_app: MakeApp, 
     async def pack(ctx: DagContext) -> None:
         raise ValueError("torn")
 
-    await app.start(fulfil)
-    await app.drain()
+    await drained(app, fulfil)
     (event,) = sent
     assert (raised(event)["type"], event["tags"]["stepfast.step"]) == ("ValueError", "pack")
 
@@ -162,6 +158,5 @@ async def test_without_sentry_nothing_happens(make_app: MakeApp) -> None:
     async def job() -> None:
         raise ValueError("x")
 
-    run = await app.start(job)
-    await app.drain()
+    run = await drained(app, job)
     assert (await run.info()).status == "failed"
