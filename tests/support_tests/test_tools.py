@@ -173,8 +173,10 @@ def test_allowed(tmp_path: Path, check: Check, file: str, code: str) -> None:
 
 # -- words, commits, sizes -------------------------------------------------------------------------------------------
 
-RETIRED = ["It waits for nobody.", "Whatever fails is tried again.", "somebody's transaction", "the wishes of operators",
-           "def nobody_serves() -> None:", "class NobodyServes:", "NOBODY_SERVES = 1", "heeding = True"]  # fmt: skip
+RETIRED = [
+    "It waits for nobody.", "Whatever fails is tried again.", "somebody's transaction", "the wishes of operators",
+    "def nobody_serves() -> None:", "class NobodyServes:", "NOBODY_SERVES = 1", "heeding = True",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("line", RETIRED)
