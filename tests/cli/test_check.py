@@ -98,12 +98,9 @@ def test_a_step_added_behind_what_is_recorded_fits(stepfast: Verbs, landing: str
     code = deploy(("hours=1))\n", 'hours=1))\n    await ctx.step("wave", moor, "wave")\n'))
     [found] = stepfast.json("check", code)
     assert found == {
-        "id": landing,
-        "workflow": "landing",
-        "status": "waiting",
-        "verdict": "fits",
+        "id": landing, "workflow": "landing", "status": "waiting", "verdict": "fits",
         "detail": "the code goes on with sleep 'sleep' (at today.py:12)",
-    }
+    }  # fmt: skip
 
 
 def test_a_change_behind_a_patch_fits(stepfast: Verbs, landing: str, deploy: Deploy) -> None:

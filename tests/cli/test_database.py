@@ -239,16 +239,8 @@ def test_the_doctor_looks_at_everything(stepfast: Verbs, shop: Shop) -> None:
     checks = stepfast.json("doctor", code=code)
     names = {check["check"] for check in checks}
     assert names >= {
-        "connection",
-        "server",
-        "clock",
-        "durability",
-        "wake_ups",
-        "schema",
-        "workers",
-        "workflows",
-        "queues",
-    }
+        "connection", "server", "clock", "durability", "wake_ups", "schema", "workers", "workflows", "queues",
+    }  # fmt: skip
     assert wrong(checks) == []
     assert "up to date" in finding(checks, "schema")["found"]
     assert "7 known; no live worker has checkout" in finding(checks, "workflows")["found"]

@@ -33,12 +33,9 @@ def states(timeline: Timeline, name: str) -> list[str]:
 
 def test_the_run_comes_first_then_its_steps_in_the_order_of_the_code() -> None:
     steps = [
-        a_step("last", 5, 6, position=3),
-        a_step("b1", 2, 3, branch="2.1"),
-        a_step("b0", 2, 3, branch="2.0"),
-        a_step("first", 0, 1, position=0),
-        a_step("inner", 3, 4, branch="2.0/1", position=0),
-    ]
+        a_step("last", 5, 6, position=3), a_step("b1", 2, 3, branch="2.1"), a_step("b0", 2, 3, branch="2.0"),
+        a_step("first", 0, 1, position=0), a_step("inner", 3, 4, branch="2.0/1", position=0),
+    ]  # fmt: skip
     timeline = lay_out(a_run(), steps)
     assert [(each.name, each.depth, each.item) for each in timeline.bands] == [
         ("checkout", 0, None), ("first", 0, None), ("b0", 1, 0), ("inner", 2, None), ("b1", 1, 1), ("last", 0, None),

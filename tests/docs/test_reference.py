@@ -88,19 +88,9 @@ def test_every_public_name_is_listed() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        stepfast.Stepfast,
-        Run,
-        stepfast.Context,
-        stepfast.SyncContext,
-        stepfast.DagContext,
-        stepfast.DagSyncContext,
-        RunInfo,
-        StepInfo,
-        Activity,
-        ErrorInfo,
-    ],
-)
+    [stepfast.Stepfast, Run, stepfast.Context, stepfast.SyncContext, stepfast.DagContext, stepfast.DagSyncContext,
+     RunInfo, StepInfo, Activity, ErrorInfo],
+)  # fmt: skip
 def test_every_public_member_is_listed(kind: type) -> None:
     members = {name for name in dir(kind) if not name.startswith("_")} - {"add_note", "with_traceback"}
     members |= {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()

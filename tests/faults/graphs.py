@@ -112,21 +112,11 @@ class _Works:
         execution, nonce = ctx._execution, secrets.token_hex(6)
         self._ledger.append(
             ACTS,
-            {
-                "at": now(),
-                "run": ctx.run_id,
-                "dag_step": ctx.step_name,
-                "row": execution.run_id,
-                "claim": execution.claim,
-                "attempt": ctx.attempt,
-                "pid": os.getpid(),
-                "nonce": nonce,
-                "what": what,
-                "does": does,
-                "saw": {} if what == UNDO else dict(ctx.outputs),
-                "undoes": ctx.output if what == UNDO else None,
-            },
-        )
+            {"at": now(), "run": ctx.run_id, "dag_step": ctx.step_name, "row": execution.run_id,
+             "claim": execution.claim, "attempt": ctx.attempt, "pid": os.getpid(), "nonce": nonce, "what": what,
+             "does": does, "saw": {} if what == UNDO else dict(ctx.outputs),
+             "undoes": ctx.output if what == UNDO else None},
+        )  # fmt: skip
         return nonce
 
     def _begin(self, ctx: Any, risk: float = 0.0) -> tuple[str, Exception | None]:

@@ -395,21 +395,12 @@ class Storm:
     async def evidence(self) -> Evidence:
         """Everything there is to know."""
         evidence = Evidence(
-            acts=self.ledger.acts(),
-            starts=self.ledger.starts(),
-            seen=list(self._seen),
-            faults=list(self._faults),
-            unwanted=self.ledger.all_unwanted(),
-            signals=self.ledger.signals(),
-            wishes=self.ledger.wishes(),
-            may_fail=MAY_FAIL,
-            culprits=CULPRITS,
-            may_undo=composing.MAY_UNDO,
-            may_fail_to_undo=composing.MAY_FAIL_TO_UNDO,
-            cut=self.cut,
-            lease=float(self.settings["lease"]),
+            acts=self.ledger.acts(), starts=self.ledger.starts(), seen=list(self._seen), faults=list(self._faults),
+            unwanted=self.ledger.all_unwanted(), signals=self.ledger.signals(), wishes=self.ledger.wishes(),
+            may_fail=MAY_FAIL, culprits=CULPRITS, may_undo=composing.MAY_UNDO,
+            may_fail_to_undo=composing.MAY_FAIL_TO_UNDO, cut=self.cut, lease=float(self.settings["lease"]),
             strict=self.strict,
-        )
+        )  # fmt: skip
         await self.database.collect(evidence)
         return evidence
 

@@ -75,22 +75,10 @@ class Ledger:
         nonce = secrets.token_hex(8)
         self.append(
             ACTS,
-            {
-                "at": now(),
-                "run": execution.run_id,
-                "workflow": execution.workflow.name,
-                "position": place[1],
-                "name": name,
-                "claim": execution.claim,
-                "attempt": execution.claimed.attempt,
-                "pid": os.getpid(),
-                "nonce": nonce,
-                "does": does,
-                "needs": needs,
-                "branch": place[0],
-                "undoes": undoes,
-            },
-        )
+            {"at": now(), "run": execution.run_id, "workflow": execution.workflow.name, "position": place[1],
+             "name": name, "claim": execution.claim, "attempt": execution.claimed.attempt, "pid": os.getpid(),
+             "nonce": nonce, "does": does, "needs": needs, "branch": place[0], "undoes": undoes},
+        )  # fmt: skip
         return nonce
 
     def acts(self) -> list[Act]:

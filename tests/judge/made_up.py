@@ -75,12 +75,9 @@ class Story:
 
     def __init__(self) -> None:
         self.evidence = Evidence(
-            workers={"w": 100},
-            may_fail=frozenset({"brittle"}),
-            culprits=frozenset({"brittle"}),
-            may_undo=frozenset({"trip"}),
-            may_fail_to_undo=frozenset({"sour"}),
-        )
+            workers={"w": 100}, may_fail=frozenset({"brittle"}), culprits=frozenset({"brittle"}),
+            may_undo=frozenset({"trip"}), may_fail_to_undo=frozenset({"sour"}),
+        )  # fmt: skip
 
     def run(self, run_id: str, workflow: str, output: Any = None, status: str = "completed", **columns: Any) -> None:
         """A run from its birth to its end."""

@@ -331,14 +331,9 @@ def test_the_story_of_a_violating_run_is_told_whole_and_in_order() -> None:
     evidence.steps[1] = step(5500 * MS, 1, 2, 2, "x")
     text = tell(evidence, check(evidence))
     order = [
-        "made up: run run",
-        "acknowledged",
-        "act a",
-        "act b",
-        "process 100: killed",
-        "queued → running: claim 2",
+        "made up: run run", "acknowledged", "act a", "act b", "process 100: killed", "queued → running: claim 2",
         "act c",
-    ]
+    ]  # fmt: skip
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert "at the end: Run(id='run'" in text

@@ -24,12 +24,9 @@ from stepfast.model.backoff import is_retryable, retry_delay, seconds
 
 spans = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 backoffs = st.builds(
-    Backoff,
-    base=spans,
-    factor=st.floats(min_value=1, max_value=100, allow_nan=False),
-    max=spans,
+    Backoff, base=spans, factor=st.floats(min_value=1, max_value=100, allow_nan=False), max=spans,
     jitter=st.one_of(st.booleans(), st.floats(min_value=0, max_value=1, allow_nan=False)),
-)
+)  # fmt: skip
 
 
 def test_it_doubles_up_to_a_cap() -> None:

@@ -102,16 +102,13 @@ def test_all_problems_are_reported_together_and_by_name() -> None:
     with pytest.raises(GraphError) as caught:
         graph.check("orders")
     assert caught.value.problems == [
-        "there are two steps named 'twin'",
-        "step 'a' comes after 'nobody', which does not exist",
-        "step 'b' comes after itself",
-        "step 'c' names a dependency twice",
-        "step 'd' catches Declined with step 'nowhere', which does not exist",
-        "step 'd' catches Closed with itself",
+        "there are two steps named 'twin'", "step 'a' comes after 'nobody', which does not exist",
+        "step 'b' comes after itself", "step 'c' names a dependency twice",
+        "step 'd' catches Declined with step 'nowhere', which does not exist", "step 'd' catches Closed with itself",
         "at_least of step 'e' is 3, but the number of its dependencies is 2",
         "step 'f' says how many dependencies it waits for (join or at_least), but has none",
         "at_least of step 'g' is 0, but the number of its dependencies is 1",
-    ]
+    ]  # fmt: skip
     assert isinstance(caught.value, ConfigurationError)
     assert "'orders'" in str(caught.value)
     assert all(problem in str(caught.value) for problem in caught.value.problems)
@@ -421,13 +418,9 @@ def test_any_graph_is_read_back_as_it_was(graph: Graph) -> None:
 def test_a_graph_is_drawn_with_its_edges_gates_and_errors() -> None:
     graph = Graph([one("pay", catch={"Declined": "tell"}), one("approve", "pay", kind=APPROVAL), one("tell")])
     assert mermaid(graph).splitlines() == [
-        "flowchart TD",
-        '    s0["pay"]',
-        '    s1{{"approve"}}',
-        '    s2["tell"]',
-        "    s0 -. Declined .-> s2",
+        "flowchart TD", '    s0["pay"]', '    s1{{"approve"}}', '    s2["tell"]', "    s0 -. Declined .-> s2",
         "    s0 --> s1",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_graph_is_drawn_with_the_states_of_its_steps() -> None:

@@ -76,15 +76,12 @@ class Thing:
 
 
 things = st.builds(
-    Thing,
-    st.uuids(),
-    st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)),
-    st.decimals(allow_nan=False, allow_infinity=False),
-    st.binary(max_size=50),
+    Thing, st.uuids(), st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)),
+    st.decimals(allow_nan=False, allow_infinity=False), st.binary(max_size=50),
     st.tuples(st.integers(), st.text(st.characters(exclude_categories=["Cs"]))),
     st.dictionaries(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)),
     st.none() | st.booleans(),
-)
+)  # fmt: skip
 
 
 @given(things)

@@ -43,11 +43,8 @@ def case(seed: int) -> tuple[list[Candidate], Limits, Usage, Room]:
     keys = {key: count(random, limits.key_rate) for key in KEYS if key is not None and random.random() < 0.7}
     usage = Usage(1_000, count(random, limits.rate), keys)
     return (
-        candidates(random, random.randrange(20)),
-        limits,
-        usage,
-        Room(random.randrange(12), random.choice([60, 10**9])),
-    )
+        candidates(random, random.randrange(20)), limits, usage, Room(random.randrange(12), random.choice([60, 10**9])),
+    )  # fmt: skip
 
 
 def holds(taken: list[Candidate], limits: Limits, usage: Usage, room: Room) -> bool:

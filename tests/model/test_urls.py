@@ -51,46 +51,25 @@ def test_what_is_no_url_is_refused_in_one_sentence(text: Any) -> None:
 
 
 MALFORMED = [
-    f"postgresql://user:{SECRET}@host:port/db",
-    f"postgresql://user:{SECRET}@host:99999999/db",
-    f"postgresql://user:{SECRET}@[::1/db",
-    f"postgresql://user:{SECRET}",
-    f"postgresql://user:{SECRET}/db",
-    f"postgresql://user:a@{SECRET}@host:x/db",
-    f"postgresql://user:a/{SECRET}@host:x/db",
-    f"postgresql://user:a?{SECRET}@host:x/db",
-    f"postgresql://user:a#{SECRET}@host:x/db",
-    f"postgresql://user:a:{SECRET}@host:x/db",
-    f"postgresql://user:@{SECRET}@host:x/db",
-    f"postgresql://:{SECRET}@host:x/db",
-    f"user:{SECRET}@host/db",
-    f"postgresql:user:{SECRET}@host/db",
-    f"postgresql:/user:{SECRET}@host/db",
-    f"postgresql//user:{SECRET}@host/db",
-    f"oracle://user:{SECRET}@host/db",
-    f"sqlite://user:{SECRET}@host/db",
-    f"host=x user=y password={SECRET}",
-    f"host=x password='{SECRET} {SECRET}' user=y",
-    f"nonsense://host/db?password={SECRET}",
-    f"postgresql://host:x/db?user=a&password={SECRET}&x=1",
-    f"postgresql://host:x/db?PassWord={SECRET}",
-    f"postgresql://host:x/db?sslpassword={SECRET}",
-    f"postgresql://user@server:{SECRET}@host/db",
-    f"postgresql://user:12/{SECRET}@host/db",
-    f"postgresql://user:12?{SECRET}@host/db",
-    f"postgresql://user:12#{SECRET}@host/db",
-    f"postgresql://us er:12/{SECRET}@host/db",
-    f"postgresql://us/er:{SECRET}@host/db",
-    f"postgresql://us?er:{SECRET}@host/db",
-    f"postgresql://us#er:{SECRET}@host/db",
-    f"postgresql://us er:{SECRET}",
-    f"postgresql://host:x/db?pass%77ord={SECRET}",
-    f"mysql://user:{SECRET}@host:x/db",
-    f"mysql://user:{SECRET}@host/db?nonsense=1",
-    f"mariadb://user:{SECRET}@host/",
-    f"sqlite://user:a?{SECRET}@host/db",
+    f"postgresql://user:{SECRET}@host:port/db", f"postgresql://user:{SECRET}@host:99999999/db",
+    f"postgresql://user:{SECRET}@[::1/db", f"postgresql://user:{SECRET}", f"postgresql://user:{SECRET}/db",
+    f"postgresql://user:a@{SECRET}@host:x/db", f"postgresql://user:a/{SECRET}@host:x/db",
+    f"postgresql://user:a?{SECRET}@host:x/db", f"postgresql://user:a#{SECRET}@host:x/db",
+    f"postgresql://user:a:{SECRET}@host:x/db", f"postgresql://user:@{SECRET}@host:x/db",
+    f"postgresql://:{SECRET}@host:x/db", f"user:{SECRET}@host/db", f"postgresql:user:{SECRET}@host/db",
+    f"postgresql:/user:{SECRET}@host/db", f"postgresql//user:{SECRET}@host/db", f"oracle://user:{SECRET}@host/db",
+    f"sqlite://user:{SECRET}@host/db", f"host=x user=y password={SECRET}",
+    f"host=x password='{SECRET} {SECRET}' user=y", f"nonsense://host/db?password={SECRET}",
+    f"postgresql://host:x/db?user=a&password={SECRET}&x=1", f"postgresql://host:x/db?PassWord={SECRET}",
+    f"postgresql://host:x/db?sslpassword={SECRET}", f"postgresql://user@server:{SECRET}@host/db",
+    f"postgresql://user:12/{SECRET}@host/db", f"postgresql://user:12?{SECRET}@host/db",
+    f"postgresql://user:12#{SECRET}@host/db", f"postgresql://us er:12/{SECRET}@host/db",
+    f"postgresql://us/er:{SECRET}@host/db", f"postgresql://us?er:{SECRET}@host/db",
+    f"postgresql://us#er:{SECRET}@host/db", f"postgresql://us er:{SECRET}",
+    f"postgresql://host:x/db?pass%77ord={SECRET}", f"mysql://user:{SECRET}@host:x/db",
+    f"mysql://user:{SECRET}@host/db?nonsense=1", f"mariadb://user:{SECRET}@host/", f"sqlite://user:a?{SECRET}@host/db",
     f"postgresql+psycopg://user:{SECRET}@host/db",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", MALFORMED)
@@ -115,15 +94,9 @@ def test_a_good_url_is_shown_without_its_password() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "postgresql://user@host:5432/db",
-        "sqlite:///a.db",
-        "postgresql://host/db?sslmode=require",
-        "postgresql://[::1]:5432/db",
-        "postgresql://one:5432,two:5433/db",
-        "postgresql:///db?host=/var/run/postgresql",
-    ],
-)
+    ["postgresql://user@host:5432/db", "sqlite:///a.db", "postgresql://host/db?sslmode=require",
+     "postgresql://[::1]:5432/db", "postgresql://one:5432,two:5433/db", "postgresql:///db?host=/var/run/postgresql"],
+)  # fmt: skip
 def test_a_url_without_a_password_is_shown_as_it_is(text: str) -> None:
     assert redact(text) == text
 

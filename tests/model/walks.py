@@ -49,18 +49,10 @@ def started(chance: Random) -> RunState:
     deadline_at = None if deadline is None else BEGIN + deadline
     timer = sooner(expires_at, deadline_at)
     return RunState(
-        RUN,
-        status.QUEUED,
-        place=None if delay else place_at(BEGIN, 1),
-        visible_at=sooner(BEGIN + delay, timer) if delay else timer,
-        deadline_at=deadline_at,
-        deadline_ms=deadline,
-        expires_at=expires_at,
-        version="v1",
-        queue="order",
-        workflow="order",
-        child=chance.random() < 0.5,
-    )
+        RUN, status.QUEUED, place=None if delay else place_at(BEGIN, 1),
+        visible_at=sooner(BEGIN + delay, timer) if delay else timer, deadline_at=deadline_at, deadline_ms=deadline,
+        expires_at=expires_at, version="v1", queue="order", workflow="order", child=chance.random() < 0.5,
+    )  # fmt: skip
 
 
 def transition(chance: Random, run: RunState, now: int, kind: str | None = None) -> Transition:

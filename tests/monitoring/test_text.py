@@ -106,11 +106,8 @@ def test_the_usual_retries_of_a_step_go_without_saying(kind: str, retries: int |
 
 def test_lists() -> None:
     assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"]), listed([])] == [
-        "a",
-        "a and b",
-        "a, b and c",
-        "none",
-    ]
+        "a", "a and b", "a, b and c", "none",
+    ]  # fmt: skip
 
 
 CONTROLS = "".join(map(chr, [*range(32), *range(127, 160)]))

@@ -203,25 +203,11 @@ def open_records() -> Any:
 
 
 ALL: dict[str, Mutation] = {
-    "fence": fence,
-    "wakes": wakes,
-    "token": token,
-    "lease": lease,
-    "own lease": own_lease,
-    "retries": retries,
-    "take": take,
-    "parents": parents,
-    "release": release,
-    "skips": forgotten_release,
-    "reverse": reverse,
-    "history": history,
-    "limits": limits,
-    "due": due,
-    "past": past,
-    "new input": new_input,
-    "held": held,
+    "fence": fence, "wakes": wakes, "token": token, "lease": lease, "own lease": own_lease, "retries": retries,
+    "take": take, "parents": parents, "release": release, "skips": forgotten_release, "reverse": reverse,
+    "history": history, "limits": limits, "due": due, "past": past, "new input": new_input, "held": held,
     "opened": open_records,
-}
+}  # fmt: skip
 """By the name of the rule that is taken out."""
 
 

@@ -34,12 +34,9 @@ def make(seed: int, size: int = 3) -> Scenario:
     chance = Random(f"{seed} scenario")
     lease = chance.choice((3.0, 6.0))
     made: Scenario = {
-        "workers": chance.choice((1, 2, 2, 2, 3)),
-        "settings": _settings(chance, lease),
-        "slow": chance.choice((0.0, 0.02, 0.1)),
-        "restart": chance.choice((0.1, 1.0, lease * 1.5)),
-        "horizon": 0.0,
-    }
+        "workers": chance.choice((1, 2, 2, 2, 3)), "settings": _settings(chance, lease),
+        "slow": chance.choice((0.0, 0.02, 0.1)), "restart": chance.choice((0.1, 1.0, lease * 1.5)), "horizon": 0.0,
+    }  # fmt: skip
     made["dag"] = dags.make(chance) if chance.random() < 0.3 else None
     made["remote"] = chance.random() < 0.2
     made["limits"] = _limits(chance) if chance.random() < 0.25 else None
@@ -59,18 +56,12 @@ def make(seed: int, size: int = 3) -> Scenario:
 
 def _settings(chance: Random, lease: float) -> dict[str, Any]:
     return {
-        "lease": lease,
-        "sweep_interval": lease / 3,
-        "poll_interval": chance.choice((1.0, 2.0)),
-        "inline_wait": chance.choice((0.0, 0.2, 2.0)),
-        "concurrency": chance.choice((1, 3, 10)),
-        "history_records": chance.choice((1, 3, 64)),
-        "flush_records": chance.choice((2, 1000)),
-        "history_cache": chance.choice((0, 1 << 20)),
-        "shutdown_grace": chance.choice((0.0, 1.0)),
-        "max_losses": 20,
+        "lease": lease, "sweep_interval": lease / 3, "poll_interval": chance.choice((1.0, 2.0)),
+        "inline_wait": chance.choice((0.0, 0.2, 2.0)), "concurrency": chance.choice((1, 3, 10)),
+        "history_records": chance.choice((1, 3, 64)), "flush_records": chance.choice((2, 1000)),
+        "history_cache": chance.choice((0, 1 << 20)), "shutdown_grace": chance.choice((0.0, 1.0)), "max_losses": 20,
         "running_after": 1.0,
-    }
+    }  # fmt: skip
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

@@ -38,18 +38,8 @@ that say `pytestmark = EVERYWHERE` run there in `make test`: together they use w
 EVERYWHERE = pytest.mark.enough_on(*ON_POSTGRES, *ON_SQLITE)
 
 POOLED = (
-    "starting",
-    "claiming",
-    "fence",
-    "flushing",
-    "transact",
-    "mailbox",
-    "children",
-    "graphs",
-    "retry",
-    "workers",
-    "due",
-)
+    "starting", "claiming", "fence", "flushing", "transact", "mailbox", "children", "graphs", "retry", "workers", "due",
+)  # fmt: skip
 """The life of a run: what these files try must hold where every transaction may have another session."""
 
 

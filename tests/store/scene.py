@@ -271,21 +271,10 @@ def signal(run_id: str, name: str = "approved", value: str | None = "true", **ch
 def step(run: Claimed, position: int = 0, output: str | None = "1", *, branch: str = "", **changes: Any) -> StepDone:
     """The outcome of a step of a run, under the claim it is held by."""
     values: dict[str, Any] = {
-        "run_id": run.id,
-        "claim": run.claim,
-        "branch": branch,
-        "position": position,
-        "seq": position,
-        "name": f"step {position}",
-        "kind": "step",
-        "status": "completed",
-        "output": output,
-        "error": None,
-        "arguments": None,
-        "attempts": 1,
-        "duration_ms": 0,
-        "line": None,
-    }
+        "run_id": run.id, "claim": run.claim, "branch": branch, "position": position, "seq": position,
+        "name": f"step {position}", "kind": "step", "status": "completed", "output": output, "error": None,
+        "arguments": None, "attempts": 1, "duration_ms": 0, "line": None,
+    }  # fmt: skip
     return StepDone(**(values | changes))
 
 
@@ -313,31 +302,18 @@ def value(run: Claimed, key: str, text: str, **changes: Any) -> ValueSet:
 
 def failed_try(run: Claimed, position: int = 0, number: int = 1, **changes: Any) -> FailedTry:
     values: dict[str, Any] = {
-        "run_id": run.id,
-        "claim": run.claim,
-        "branch": "",
-        "position": position,
-        "attempt": run.attempt,
-        "number": number,
-        "name": f"step {position}",
-        "error": '{"type":"ValueError","message":"no"}',
-        "arguments": None,
-        "duration_ms": 0,
-    }
+        "run_id": run.id, "claim": run.claim, "branch": "", "position": position, "attempt": run.attempt,
+        "number": number, "name": f"step {position}", "error": '{"type":"ValueError","message":"no"}',
+        "arguments": None, "duration_ms": 0,
+    }  # fmt: skip
     return FailedTry(**(values | changes))
 
 
 def under_way(run: Claimed, position: int = 0, detail: str | None = None, **changes: Any) -> StepRunning:
     values: dict[str, Any] = {
-        "run_id": run.id,
-        "claim": run.claim,
-        "branch": "",
-        "position": position,
-        "name": f"step {position}",
-        "detail": detail,
-        "data": None,
-        "since_ms": 0,
-    }
+        "run_id": run.id, "claim": run.claim, "branch": "", "position": position, "name": f"step {position}",
+        "detail": detail, "data": None, "since_ms": 0,
+    }  # fmt: skip
     return StepRunning(**(values | changes))
 
 

@@ -189,11 +189,8 @@ async def test_lanes_are_told_for_known_workflows_only(scene: Scene) -> None:
     await scene.start("order", queue="b")
     await scene.start_many(50, "unknown", queue="a")
     assert set(await scene.lanes()) == {
-        Lane("a", "order", 0),
-        Lane("a", "order", 3),
-        Lane("a", "mail", 0),
-        Lane("b", "order", 0),
-    }
+        Lane("a", "order", 0), Lane("a", "order", 3), Lane("a", "mail", 0), Lane("b", "order", 0),
+    }  # fmt: skip
     assert set(await scene.lanes(["mail"])) == {Lane("a", "mail", 0)}
     assert (await scene.store.tick(scene.worker, ["order"], False)).lanes == []
 
@@ -267,21 +264,9 @@ async def test_a_later_claim_brings_the_records_in_order(scene: Scene, run: Clai
     assert [(r.branch, r.position, r.output) for r in again.records] == [("", 0, None), ("", 1, "2"), ("1.0", 0, "1")]
     second = again.records[1]
     assert second == StepRecord(
-        "",
-        1,
-        5,
-        "b",
-        "step",
-        "completed",
-        "2",
-        None,
-        "[1]",
-        2,
-        second.completed_at - 30,
-        second.completed_at,
-        "a.py:3",
-        1,
-    )
+        "", 1, 5, "b", "step", "completed", "2", None, "[1]", 2, second.completed_at - 30, second.completed_at,
+        "a.py:3", 1,
+    )  # fmt: skip
     assert (again.records[2].status, again.records[2].error) == ("failed", '{"type":"E"}')
 
 

@@ -197,13 +197,9 @@ async def mariadb(mariadb_server: PrivateMariaDb) -> AsyncIterator[Any]:
     url = mariadb_server.create_database()
     parts = urlsplit(url)
     connection = await asyncmy.connect(
-        host=parts.hostname,
-        port=parts.port,
-        user=parts.username,
-        password=parts.password,
-        db=parts.path[1:],
+        host=parts.hostname, port=parts.port, user=parts.username, password=parts.password, db=parts.path[1:],
         autocommit=True,
-    )
+    )  # fmt: skip
     cursor = connection.cursor()
     await cursor.execute(f"CREATE TABLE s_steps (run_id {UUID} PRIMARY KEY, seq BIGINT, `key` {TEXT})")
     await cursor.execute("INSERT INTO s_steps (run_id, seq) VALUES ('a', 1), ('b', 2), ('c', 3)")

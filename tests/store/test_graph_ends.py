@@ -35,13 +35,9 @@ async def falling(scene: Scene, outcome: str = "failed") -> tuple[Dag, dict[str,
 async def test_when_a_step_fails_the_steps_that_nobody_holds_end(scene: Scene, outcome: str) -> None:
     dag, _ = await falling(scene, outcome)
     assert await dag.states() == {
-        "bad": outcome,
-        "held": "running",
-        "asleep": "cancelled",
-        "ready": "skipped",
-        "blocked": "skipped",
+        "bad": outcome, "held": "running", "asleep": "cancelled", "ready": "skipped", "blocked": "skipped",
         "far": "skipped",
-    }
+    }  # fmt: skip
     dag_steps = await dag.dag_steps()
     assert {name: dag_steps[name].reason for name in ("asleep", "ready", "blocked")} == {
         "asleep": "cancelled",

@@ -310,14 +310,9 @@ async def test_everything_that_came_to_nothing_is_opened_again(scene: Scene) -> 
     await end(dag)
     assert await scene.store.retry(dag.id) == {lane("bad"), lane("asleep"), lane("ready"), lane("next")}
     assert await dag.states() == {
-        "bad": "queued",
-        "asleep": "queued",
-        "done": "completed",
-        "ready": "queued",
-        "after": "blocked",
-        "far": "blocked",
-        "next": "queued",
-    }
+        "bad": "queued", "asleep": "queued", "done": "completed", "ready": "queued", "after": "blocked",
+        "far": "blocked", "next": "queued",
+    }  # fmt: skip
     assert await dag.get("pending") == 6
 
 

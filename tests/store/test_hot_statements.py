@@ -37,15 +37,8 @@ from tests.worker.spying import Counted
 
 LANE = Lane("order", "order", 0)
 TIMES = (
-    "visible_at",
-    "deadline_at",
-    "expires_at",
-    "held_due",
-    "paused_at",
-    "ready_at",
-    "started_at",
-    "completed_at",
-)
+    "visible_at", "deadline_at", "expires_at", "held_due", "paused_at", "ready_at", "started_at", "completed_at",
+)  # fmt: skip
 FIXED = {"id", "queue", "workflow", "priority", "child"}
 GRAPH = '{"first":[]}'
 AHEAD = 3_600_000

@@ -41,14 +41,10 @@ async def in_state(scene: Scene, state: str) -> str:
         return run_id
     [run] = await scene.claim()
     moves = {
-        "between attempts": retried(run, DAY),
-        "waiting for a time": waiting(run, DAY),
-        "waiting for a signal": waiting(run, None, waiting_for="signal"),
-        "paused": waiting(run, DAY),
-        "completed": completed(run),
-        "failed": failed(run),
-        "cancelled": move(run, "cancelled", reason="cancelled"),
-    }
+        "between attempts": retried(run, DAY), "waiting for a time": waiting(run, DAY),
+        "waiting for a signal": waiting(run, None, waiting_for="signal"), "paused": waiting(run, DAY),
+        "completed": completed(run), "failed": failed(run), "cancelled": move(run, "cancelled", reason="cancelled"),
+    }  # fmt: skip
     if state in moves:
         await scene.flush(moves[state])
     elif state != "running":

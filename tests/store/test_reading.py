@@ -78,13 +78,8 @@ async def test_each_filter_narrows_and_they_combine(scene: Scene) -> None:
     await scene.start("order", queue="vip", key="other", tags=("red",))
     other = await scene.start("mail", queue="mail")
     exact: dict[str, str] = {
-        "workflow": "mail",
-        "status": "failed",
-        "queue": "vip",
-        "tag": "hot",
-        "reason": "timeout",
-        "key": "k",
-    }
+        "workflow": "mail", "status": "failed", "queue": "vip", "tag": "hot", "reason": "timeout", "key": "k",
+    }  # fmt: skip
     assert [row.id for row in await scene.store.runs(**exact)] == [wanted]  # type: ignore[arg-type]
     for name in exact:
         assert await scene.store.runs(**(exact | {name: "something else"})) == [], name  # type: ignore[arg-type]
@@ -98,13 +93,8 @@ async def test_each_filter_narrows_and_they_combine(scene: Scene) -> None:
 @pytest.mark.parametrize("filters", [{}, {"workflow": "mail"}, {"status": "failed"}, {"tag": "red"}])
 async def test_a_list_tells_as_much_of_a_run_as_a_look_at_it(scene: Scene, filters: dict[str, Any]) -> None:
     shape: dict[str, Any] = {
-        "queue": "q",
-        "priority": 3,
-        "max_attempts": 2,
-        "timeout_ms": 4,
-        "deadline_ms": DAY,
-        "tags": ("red",),
-    }
+        "queue": "q", "priority": 3, "max_attempts": 2, "timeout_ms": 4, "deadline_ms": DAY, "tags": ("red",),
+    }  # fmt: skip
     await scene.flush(failed(await scene.running(workflow="mail", **shape), reason="timeout"))
     [listed] = await scene.store.runs(**filters)
     row = await scene.info(listed.id)
@@ -131,12 +121,9 @@ async def test_runs_are_found_by_every_status(scene: Scene, status: str) -> None
 async def test_the_activity_log_tells_every_call_in_start_order(scene: Scene) -> None:
     run, other = await scene.running(), await scene.running()
     await scene.flush(
-        step(run, 1, "2", duration_ms=10, arguments='["b"]'),
-        failed_try(run, 0, 1, duration_ms=900, arguments='["a"]'),
-        failed_try(run, 0, 2, duration_ms=500),
-        step(run, 0, "1", duration_ms=300, attempts=3),
-        step(other, 0),
-    )
+        step(run, 1, "2", duration_ms=10, arguments='["b"]'), failed_try(run, 0, 1, duration_ms=900, arguments='["a"]'),
+        failed_try(run, 0, 2, duration_ms=500), step(run, 0, "1", duration_ms=300, attempts=3), step(other, 0),
+    )  # fmt: skip
     log = await scene.store.activity(run.id)
     log.sort(key=lambda row: (row.position, row.number))
     assert [(row.position, row.number, row.status) for row in log] == [

@@ -373,35 +373,21 @@ async def test_the_file_is_left_tidy(sqlite_url: str) -> None:
 # -- plans (rules 31 and 32) -------------------------------------------------------------------------------
 
 HOT = {
-    "ready": "runs_ready",
-    "next_lane": "runs_ready",
-    "suspects": "runs_suspect",
-    "held": "COVERING INDEX stepfast_runs_worker",
-    "taken": "runs_worker",
-    "duties": "runs_due",
-    "lock_due": "runs_due",
-    "lock_lost": "runs_worker",
-    "runs_of_workflow": "runs_workflow",
-    "runs_at_rest": "runs_at_rest",
-    "history": "PRIMARY KEY",
-    "steps": "PRIMARY KEY",
-    "complete": "sqlite_autoindex_stepfast_runs",
-    "change": "sqlite_autoindex_stepfast_runs",
-    "lock_runs": "sqlite_autoindex_stepfast_runs",
-    "by_keys": "runs_key",
-    "counters": "sqlite_autoindex_stepfast_runs",
-    "mail": "SEARCH m USING PRIMARY KEY",
-    "undelivered": "mailbox_undelivered",
-    "delivered": "SEARCH stepfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
+    "ready": "runs_ready", "next_lane": "runs_ready", "suspects": "runs_suspect",
+    "held": "COVERING INDEX stepfast_runs_worker", "taken": "runs_worker", "duties": "runs_due", "lock_due": "runs_due",
+    "lock_lost": "runs_worker", "runs_of_workflow": "runs_workflow", "runs_at_rest": "runs_at_rest",
+    "history": "PRIMARY KEY", "steps": "PRIMARY KEY", "complete": "sqlite_autoindex_stepfast_runs",
+    "change": "sqlite_autoindex_stepfast_runs", "lock_runs": "sqlite_autoindex_stepfast_runs", "by_keys": "runs_key",
+    "counters": "sqlite_autoindex_stepfast_runs", "mail": "SEARCH m USING PRIMARY KEY",
+    "undelivered": "mailbox_undelivered", "delivered": "SEARCH stepfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
     "take_mail": "SEARCH stepfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
-    "tell_parents": "sqlite_autoindex_stepfast_runs",
-    "tell_children": "SEARCH child USING INDEX stepfast_runs_parent",
+    "tell_parents": "sqlite_autoindex_stepfast_runs", "tell_children": "SEARCH child USING INDEX stepfast_runs_parent",
     "recorded_step": "PRIMARY KEY (run_id=? AND branch=? AND position=?)",
     "runs_running": "SEARCH w USING COVERING INDEX stepfast_runs_worker",
     "ended_kin": "SEARCH c USING INDEX stepfast_runs_parent",
     "remove_steps": "SEARCH stepfast_steps USING PRIMARY KEY (run_id=?)",
     "remove_run_tags": "SEARCH stepfast_run_tags USING PRIMARY KEY (tag=? AND run_id=?)",
-}
+}  # fmt: skip
 NO_SORTING = ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest", "undelivered")
 
 

@@ -23,17 +23,9 @@ pytestmark = EVERYWHERE
 
 async def test_a_start_stores_all_it_was_given(scene: Scene) -> None:
     run_id = await scene.start(
-        "order",
-        input='{"id":"ä\'1"}',
-        key="o-1",
-        queue="vip",
-        priority=7,
-        expires_ms=2 * MINUTE,
-        deadline_ms=9 * MINUTE,
-        max_attempts=4,
-        timeout_ms=1500,
-        tags=("red", "blue"),
-    )
+        "order", input='{"id":"ä\'1"}', key="o-1", queue="vip", priority=7, expires_ms=2 * MINUTE,
+        deadline_ms=9 * MINUTE, max_attempts=4, timeout_ms=1500, tags=("red", "blue"),
+    )  # fmt: skip
     row = await scene.info(run_id)
     assert (row.workflow, row.version, row.queue, row.input, row.key) == ("order", "v1", "vip", '{"id":"ä\'1"}', "o-1")
     assert (row.priority, row.max_attempts, row.tags) == (7, 4, ["red", "blue"])
@@ -52,11 +44,8 @@ async def test_what_is_not_given_stays_empty(scene: Scene) -> None:
     assert (row.key, row.tags, row.max_attempts, row.deadline_at, row.expires_at, row.visible_at) == (
         None,
         [],
-        None,
-        None,
-        None,
-        None,
-    )
+        None, None, None, None,
+    )  # fmt: skip
 
 
 async def test_an_immediate_start_is_born_ready_and_a_delayed_one_is_not(scene: Scene) -> None:

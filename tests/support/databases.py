@@ -87,16 +87,8 @@ SELECT md5(coalesce(string_agg(fact, ',' ORDER BY fact), '')) FROM (
 """The same of everything beside the tables that a test can leave in a database."""
 
 CATALOGUES = (
-    "class",
-    "attribute",
-    "constraint",
-    "trigger",
-    "proc",
-    "rewrite",
-    "namespace",
-    "depend",
-    "db_role_setting",
-)
+    "class", "attribute", "constraint", "trigger", "proc", "rewrite", "namespace", "depend", "db_role_setting",
+)  # fmt: skip
 """Whatever defines anything writes into one of these."""
 
 THERE = f"""

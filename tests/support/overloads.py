@@ -11,25 +11,9 @@ import itertools
 from collections.abc import Iterable
 
 TYPES = [
-    "boolean",
-    "smallint",
-    "integer",
-    "bigint",
-    "numeric",
-    "float8",
-    "text",
-    "varchar",
-    "name",
-    "uuid",
-    "json",
-    "timestamptz",
-    "uuid[]",
-    "text[]",
-    "integer[]",
-    "bigint[]",
-    "boolean[]",
-    "smallint[]",
-]
+    "boolean", "smallint", "integer", "bigint", "numeric", "float8", "text", "varchar", "name", "uuid", "json",
+    "timestamptz", "uuid[]", "text[]", "integer[]", "bigint[]", "boolean[]", "smallint[]",
+]  # fmt: skip
 OPERATORS = ["=", "<>", "<", ">", "<=", ">=", "+", "-", "*", "/", "||", "~", "~~"]
 COMPARE = frozenset(["=", "<>", "<", ">", "<=", ">=", "~", "~~"])
 

@@ -55,12 +55,9 @@ def pgbouncer(target: str) -> Iterator[str]:
         (folder / "pgbouncer.ini").write_text(text)
         process: subprocess.Popen[bytes] = subprocess.Popen(
             [program, str(folder / "pgbouncer.ini")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             **_identity(folder),
-        )
+        )  # fmt: skip
         try:
             _wait(process, port, parts.path.lstrip("/"), folder)
             yield urlunsplit(parts._replace(netloc=f"postgres@{HOST}:{port}"))

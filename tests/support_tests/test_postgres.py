@@ -196,18 +196,12 @@ async def test_a_connection_left_open_does_not_hold_up_the_next_test(
 
 @pytest.mark.parametrize(
     "change",
-    [
-        "CREATE TABLE public.orders (id int)",
-        "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-        "CREATE SCHEMA shop",
-        "ALTER TABLE stepfast.runs ADD colour text",
-        "ALTER TABLE stepfast.runs DISABLE TRIGGER ALL",
-        "DROP TABLE stepfast.steps CASCADE",
-        "DROP SCHEMA stepfast CASCADE",
-        "UPDATE stepfast.meta SET value = '99' WHERE name = 'version'",
-        "INSERT INTO stepfast.meta VALUES ('colour', 'red')",
-    ],
-)
+    ["CREATE TABLE public.orders (id int)", "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+     "CREATE SCHEMA shop", "ALTER TABLE stepfast.runs ADD colour text", "ALTER TABLE stepfast.runs DISABLE TRIGGER ALL",
+     "DROP TABLE stepfast.steps CASCADE", "DROP SCHEMA stepfast CASCADE",
+     "UPDATE stepfast.meta SET value = '99' WHERE name = 'version'",
+     "INSERT INTO stepfast.meta VALUES ('colour', 'red')"],
+)  # fmt: skip
 def test_whatever_a_test_changes_is_as_new_for_the_next(
     postgres_server: PostgresServer, postgres_databases: DatabasePool, change: str
 ) -> None:

@@ -93,39 +93,19 @@ def test_imports_that_go_upwards_and_sql_elsewhere_are_not(
 # -- one clock; no cancellation is swallowed -------------------------------------------------------------------------
 
 PAST_THE_CLOCK = [
-    "import time",
-    "from time import monotonic",
-    "import random",
-    "from random import uniform",
-    "from concurrent.futures import ThreadPoolExecutor",
-    "await asyncio.sleep(0.1)",
-    "await asyncio.sleep(seconds)",
-    "async with asyncio.timeout(5): pass",
-    "await asyncio.wait_for(f(), 5)",
-    "await asyncio.wait(tasks, timeout=1)",
-    "asyncio.get_running_loop().call_later(1, f)",
-    "self._loop.call_at(1, f)",
-    "now = self.loop.time()",
-    "await loop.run_in_executor(None, f)",
-    "threading.Thread(target=f).start()",
-    "self._stop = threading.Event()",
-    "self.id = new_id()",
-    "Threads('step')",
-    "key = os.urandom(16)",
-    "when = datetime.now(UTC)",
-    "now = Clock.now()",
+    "import time", "from time import monotonic", "import random", "from random import uniform",
+    "from concurrent.futures import ThreadPoolExecutor", "await asyncio.sleep(0.1)", "await asyncio.sleep(seconds)",
+    "async with asyncio.timeout(5): pass", "await asyncio.wait_for(f(), 5)", "await asyncio.wait(tasks, timeout=1)",
+    "asyncio.get_running_loop().call_later(1, f)", "self._loop.call_at(1, f)", "now = self.loop.time()",
+    "await loop.run_in_executor(None, f)", "threading.Thread(target=f).start()", "self._stop = threading.Event()",
+    "self.id = new_id()", "Threads('step')", "key = os.urandom(16)", "when = datetime.now(UTC)", "now = Clock.now()",
     "ask = Clockwork.now",
-]
+]  # fmt: skip
 FROM_THE_CLOCK = [
-    "await asyncio.sleep(0)",
-    "await asyncio.wait(tasks)",
-    "from random import Random",
-    "self._clock.after(1, f)",
-    "await self._kit.clock.sleep(0.1)",
-    "self.id = clock.new_id()",
-    "self._loop.call_soon(f)",
+    "await asyncio.sleep(0)", "await asyncio.wait(tasks)", "from random import Random", "self._clock.after(1, f)",
+    "await self._kit.clock.sleep(0.1)", "self.id = clock.new_id()", "self._loop.call_soon(f)",
     "here = threading.get_ident()",
-]
+]  # fmt: skip
 SWALLOWED = [
     "try: f()\nexcept: pass",
     "try: f()\nexcept BaseException: pass",

@@ -438,11 +438,8 @@ async def test_stats_tell_what_has_happened(app: Stepfast) -> None:
     assert [row.oldest is None for row in stats.runs] == [True, True, False]
     [failure] = stats.failures
     assert (failure.workflow, failure.step, failure.reason, failure.error_type) == (
-        "order",
-        "charge",
-        "code",
-        "ValueError",
-    )
+        "order", "charge", "code", "ValueError",
+    )  # fmt: skip
     assert (failure.count, failure.per_hour) == (3, 1.5)
     assert {(row.workflow, row.step, row.count) for row in stats.steps} == {("order", "look", 3), ("fulfil", "pick", 1)}
     assert all(0 <= row.p50 <= row.p95 <= row.longest for row in stats.steps)
