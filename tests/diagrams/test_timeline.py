@@ -11,7 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepfast.diagrams import Markup, standalone, stylesheet, timeline_svg
-from stepfast.diagrams.timeline import GAP, LABELS, LETTER, PAGE, WIDTH, Band, Timeline, lay_out, make_scale, marks_of
+from stepfast.diagrams.timeline import (
+    GAP,
+    LABELS,
+    LETTER,
+    MOST_BANDS,
+    WIDTH,
+    Band,
+    Timeline,
+    lay_out,
+    make_scale,
+    marks_of,
+)
 from stepfast.info import Activity, StepInfo
 from stepfast.model.graph import DagStep, Graph
 from tests.diagrams.scenes import a_failure, a_run, a_step, an_error, at, numbered
@@ -55,9 +66,9 @@ def test_tries_stand_before_the_outcome() -> None:
 
 def test_what_is_said_of_a_step_stands_before_the_undo_that_follows_it() -> None:
     """Also if another stretch of the undo is drawn before the step: the first after the step is meant."""
-    undone = [a_step("charge", 1, 2, number=6), a_step("undo", 8, 9, kind="undo", position=6)]
+    undone = [a_step("charge", 1, 2, number=6), a_step("undo", 3, 4, kind="undo", position=6)]
     calls = [a_failure("undo", 0, 0.5, position=6)]
-    charge = band(lay_out(a_run(), undone, calls, collapse=False), "charge")
+    charge = band(lay_out(a_run(4), undone, calls), "charge")
     assert [bar.undo for bar in charge.bars] == [True, False, True]
     assert charge.note.x == charge.bars[1].x + charge.bars[1].width + 6 and not charge.note.ends
 
@@ -153,7 +164,6 @@ def test_days_without_work_are_a_gap_that_says_how_long() -> None:
     assert [gap.label for gap in timeline.gaps] == ["1 d"]
     assert [mark.label for mark in timeline.beginnings] == ["2 Mar 09:30:00", "3 Mar 09:30:03"]
     assert band(timeline, "a").bars[0].width > 200
-    assert lay_out(a_run(6 + DAY), steps, collapse=False).gaps == ()
 
 
 # -- many
@@ -167,7 +177,6 @@ def test_the_items_of_a_map_are_one_lane_for_each_call_and_outcome() -> None:
         ("a", 50, "completed"), ("b", 1, "failed"), ("b", 49, "completed"),
     ]  # fmt: skip
     assert band(timeline, "a").told == ("50 times 'a': completed", "median 1 s · longest 1 s")
-    assert len(lay_out(a_run(60), steps, fold=False).bands) == 101
 
 
 def test_few_items_stay_as_they_are() -> None:
@@ -180,15 +189,11 @@ def test_a_loop_that_makes_the_same_call_again_and_again() -> None:
     assert [(each.name, each.count) for each in lay_out(a_run(), steps).bands[1:]] == [("a", 1), ("poll", 8), ("b", 1)]
 
 
-def test_a_long_run_has_pages() -> None:
+def test_of_a_long_run_the_first_bands_are_drawn() -> None:
     steps = numbered([a_step(f"step {n % 2}", n, n + 1) for n in range(5200)])
-    first = lay_out(a_run(5200), steps)
-    assert (first.page, first.pages, first.total, len(first.bands)) == (0, 11, 5200, PAGE + 1)
-    last = lay_out(a_run(5200), steps, page=99)
-    assert (last.page, len(last.bands)) == (10, 201)
-    assert "page 11 of 11" in last.label
-    bars = band(last, "step 1").bars  # the axis of a page is that of what it shows
-    assert bars[0].width > 3
+    timeline = lay_out(a_run(5200), steps)
+    assert (timeline.left_out, len(timeline.bands)) == (4700, MOST_BANDS + 1)
+    assert band(timeline, "step 1").bars[0].width > 1  # the axis is that of the bands which are drawn
 
 
 # -- whatever comes
@@ -225,12 +230,12 @@ UNDONE_FIRST = (
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(any_step(), max_size=25), st.lists(any_failure(), max_size=25), seconds, st.booleans(), st.booleans())
-@example([a_step("", None, None), *UNDONE_FIRST], [], 0.0, True, True)
+@given(st.lists(any_step(), max_size=25), st.lists(any_failure(), max_size=25), seconds, st.booleans())
+@example([a_step("", None, None), *UNDONE_FIRST], [], 0.0, True)
 def test_nothing_overlaps_or_leaves_the_view(
-    steps: list[StepInfo], calls: list[Activity], until: float, ended: bool, collapse: bool
+    steps: list[StepInfo], calls: list[Activity], until: float, ended: bool
 ) -> None:
-    timeline = lay_out(a_run(until, ended=ended), steps, calls, collapse=collapse)
+    timeline = lay_out(a_run(until, ended=ended), steps, calls)
     for one, other in pairwise(timeline.bands):
         assert one.y < other.y
     for found in timeline.bands:
@@ -273,10 +278,6 @@ def test_gaps_that_are_not_worth_it_stay() -> None:
     assert len(make_scale(0, 100, [(0, 45), (50, 100)], 0, 700).parts) == 1
 
 
-def test_none_is_collapsed_if_none_is_to_be() -> None:
-    assert len(make_scale(0, 86410, [(0, 5)], 0, 700, collapse=False).parts) == 1
-
-
 def test_nothing_took_any_time() -> None:
     scale = make_scale(0, 0, [(0, 0)], 10, 700)
     assert scale.x(0) == 10
@@ -284,13 +285,13 @@ def test_nothing_took_any_time() -> None:
     assert [round(part.width) for part in scale.parts] == [28, 308, 28, 308, 28]
 
 
-@given(spans_of_work, st.tuples(moments, moments), st.booleans(), st.lists(moments, max_size=20))
+@given(spans_of_work, st.tuples(moments, moments), st.lists(moments, max_size=20))
 def test_moments_keep_their_order(
-    work: list[tuple[float, float]], bounds: tuple[float, float], collapse: bool, asked: list[float]
+    work: list[tuple[float, float]], bounds: tuple[float, float], asked: list[float]
 ) -> None:
     start, end = min(bounds), max(bounds)
     inside = [(max(since, start), min(until, end)) for since, until in work if since <= end and until >= start]
-    scale = make_scale(start, end, inside, 20, 700, collapse=collapse)
+    scale = make_scale(start, end, inside, 20, 700)
     places = [scale.x(moment) for moment in sorted([start, *asked, end])]
     assert all(one <= other + 1e-6 for one, other in pairwise(places))
     assert min(places) >= 20 and max(places) <= 720 + 1e-6

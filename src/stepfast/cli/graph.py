@@ -47,11 +47,11 @@ def refuse_both(session: Session, svg: str | None, other: str) -> None:
 
 
 async def write_timeline(session: Session, run: str, file: str, key: str | None = None) -> None:
-    """Draw when a run did what. A long one has several pages, of which the first is drawn."""
+    """Draw the timeline of a run."""
     async with session.looking() as app:
         timeline = await _timeline(app, run, key)
-    if timeline.pages > 1:
-        say(f"only the first of {timeline.pages} pages is drawn: {timeline.total} rows are too many for one")
+    if timeline.left_out:
+        say(f"the last {timeline.left_out} rows are not drawn: there are too many")
     write_svg(timeline_svg(timeline), file)
 
 
@@ -146,7 +146,7 @@ def _draw_declared(session: Session, app: str, name: str | None, mermaid: bool, 
         write_declared(found)
         say(
             f"{name}, version {found.version}: "
-            f"{count(len(found.dag_steps), 'step')} in {count(_height(found), 'level')}"
+            f"{count(len(found.dag_steps), 'step')} in {count(max(levels(found).values(), default=0), 'level')}"
         )
 
 
@@ -167,10 +167,6 @@ def _steps(found: Graph) -> list[dict[str, Any]]:
         {field: getattr(found.dag_steps[name], field) for field in fields} | {"level": where[name]}
         for name in found.order
     ]
-
-
-def _height(found: Graph) -> int:
-    return max(levels(found).values(), default=0)
 
 
 # -- as it was declared -----------------------------------------------------------------------------------------------

@@ -138,17 +138,15 @@ def _shape(box: Box, layers: Layers, step: DagStep) -> Iterator[Markup]:
 def _words(box: Box, layers: Layers, standing: _Standing) -> Iterator[Markup]:
     x = box.x - layers.box_width / 2 + _LEFT
     room = int((layers.box_width - _LEFT - 8) / _LETTER)
-    name = box.names[0] if len(box.names) == 1 else _pile(box.names, room)
+    more = f" × {len(box.names)}" if len(box.names) > 1 else ""
     note = _note(box, standing)
-    yield element("text", _cut(name, room), x=x, y=box.y + (-3 if note else 4), class_="sf-name")
+    yield element(
+        "text", _cut(box.names[0], room - len(more)) + more, x=x, y=box.y + (-3 if note else 4), class_="sf-name"
+    )
     if note:
         yield element(
             "text", _cut(note, int((layers.box_width - _LEFT - 6) / _SMALL_LETTER)), x=x, y=box.y + 13, class_="sf-note"
         )
-
-
-def _pile(names: tuple[str, ...], room: int) -> str:
-    return f"{_cut(names[0], room - len(f' × {len(names)}'))} × {len(names)}"
 
 
 def _cut(text: str, room: int) -> str:

@@ -56,11 +56,9 @@ def class_of(state: str) -> str:
 
 def mark(state: str, x: float, y: float) -> Markup:
     """The mark of a state around a point: a tick, a cross, a ring …"""
-    return element("g", *_SHAPES.get(state, _RING), class_=f"sf-mark {class_of(state)}", transform=_at(x, y))
-
-
-def _at(x: float, y: float) -> str:
-    return f"translate({x:.1f} {y:.1f})"
+    return element(
+        "g", *_SHAPES.get(state, _RING), class_=f"sf-mark {class_of(state)}", transform=f"translate({x:.1f} {y:.1f})"
+    )
 
 
 def _line(path: str) -> Markup:

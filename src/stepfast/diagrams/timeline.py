@@ -121,7 +121,8 @@ def _row(
 ) -> Row:  # fmt: skip
     stretches = _stretches(step, tries, run, graph)
     if undo is not None:
-        stretches += [_of_undo(stretch) for stretch in _stretches(undo, tries, run, graph)]
+        undoing = _stretches(undo, tries, run, graph)
+        stretches += [each._replace(undo=True, told=f"undo, {each.told}") for each in undoing]
     told = [f"{step.kind if step.kind != DAG_STEP else 'step'} {step.name!r}: {step.status}", *_error(step.error)]
     told += [f"lost the race to {step.lost_to!r}"] if step.lost_to is not None else []
     told += [shortened(step.detail, _LONGEST)] if step.detail else []
@@ -131,11 +132,6 @@ def _row(
         step.name, step.kind, state, path_of(step), tuple(stretches), _row_note(step, undo, stretches), tuple(told),
         step.child if step.started_at is not None else None, None if undo is None else undo.name,
     )  # fmt: skip
-
-
-def _of_undo(stretch: Stretch) -> Stretch:
-    """A stretch as part of an undo."""
-    return stretch._replace(undo=True, told=f"undo, {stretch.told}")
 
 
 def _stretches(
@@ -153,7 +149,7 @@ def _stretches(
         return failed + (waits if step.status == status.WAITING else [])
     start = step.started_at.timestamp()
     start = max(start, failed[-1].end) if failed else start
-    end = max((step.completed_at or _until(run)).timestamp(), start)
+    end = max((step.completed_at or run.completed_at or run.read_at).timestamp(), start)
     return failed + _last(step, start, end, _is_wait(step, graph))
 
 
@@ -209,22 +205,12 @@ def _stretch(start: datetime, end: datetime, state: str, work: bool, told: str) 
     return Stretch(start.timestamp(), max(end, start).timestamp(), state, work, told)
 
 
-def _until(run: RunInfo) -> datetime:
-    """Until when what is open is drawn."""
-    return run.completed_at or run.read_at
-
-
 def _error(error: ErrorInfo | None) -> list[str]:
     return [] if error is None else [shortened(f"{error.type}: {error.message}", _LONGEST)]
 
 
 def _error_type(error: ErrorInfo | None) -> list[str]:
     return [] if error is None else [error.type.rpartition(".")[2]]
-
-
-def with_stretches(row: Row, stretches: Iterable[Stretch], count: int, note: str) -> Row:
-    """A row that stands for many."""
-    return replace(row, stretches=tuple(stretches), count=count, note=note, child=None)
 
 
 FROM = 6
@@ -268,7 +254,7 @@ def _together(family: list[Row]) -> list[Row]:
     stretches = _united(stretch for row in family for stretch in row.stretches)
     spans = sorted(row.stretches[-1].end - row.stretches[0].start for row in family if row.stretches)
     note = f"median {lasting(spans[len(spans) // 2])} · longest {lasting(spans[-1])}" if spans else "not begun"
-    return [with_stretches(family[0], stretches, len(family), note)]
+    return [replace(family[0], stretches=tuple(stretches), count=len(family), note=note, child=None)]
 
 
 def _united(stretches: Iterable[Stretch]) -> list[Stretch]:
@@ -327,12 +313,10 @@ class Scale:
         return self.parts[max(bisect_right(self._starts, moment) - 1, 0)].place(moment)
 
 
-def make_scale(
-    start: float, end: float, work: Iterable[tuple[float, float]], x: float, width: float, *, collapse: bool = True
-) -> Scale:
-    """The axis from a start to an end, given when something was done."""
+def make_scale(start: float, end: float, work: Iterable[tuple[float, float]], x: float, width: float) -> Scale:
+    """Make the axis from a start to an end, given when something was done."""
     end = max(end, start)
-    gaps = _chosen(_gaps(start, end, work), end - start, width) if collapse else []
+    gaps = _chosen(_gaps(start, end, work), end - start, width)
     stretches = _cut(start, end, gaps)
     open_ = [stretch for stretch in stretches if not stretch[2]]
     free = width - GAP * len(gaps)
@@ -423,8 +407,8 @@ def _round(least: float) -> float:
     return fitting if fitting is not None else _ROUND[-1] * -(-least // _ROUND[-1])
 
 
-PAGE = 500
-"""So many bands are drawn at once; further ones are on pages of their own."""
+MOST_BANDS = 500
+"""Bands that are drawn, without that of the run."""
 WIDTH = 1000.0
 LABELS = 236.0
 """How wide the column of names is."""
@@ -507,10 +491,8 @@ class Timeline:
     marks: tuple[AxisMark, ...]
     now: float | None
     """Where the moment stands at which the run was read; None: it has ended."""
-    page: int
-    pages: int
-    total: int
-    """How many bands there are on all pages, without that of the run."""
+    left_out: int
+    """How many bands are not drawn, because there are too many."""
 
 
 def lay_out(
@@ -519,24 +501,19 @@ def lay_out(
     calls: Sequence[Activity] = (),
     graph: Graph | None = None,
     *,
-    page: int = 0,
-    collapse: bool = True,
-    fold: bool = True,
     part: bool = False,
 ) -> Timeline:
-    """The timeline of a run: ``calls`` (``run.activity()``) bring its failed tries, a graph tells which steps are
-    approvals. Pages count from 0; one that does not exist is the last. ``part`` says that there are more steps than
-    these: then the axis covers these alone."""
+    """Lay out the timeline of a run: ``calls`` (``run.activity()``) have its failed tries, the graph its approvals.
+    ``part`` says that there are more steps than these: then the axis covers these alone."""
     whole, *rows = rows_of(run, steps, calls, graph)
-    rows = folded(rows) if fold else rows
-    pages = max(1, -(-len(rows) // PAGE))
-    page = min(max(page, 0), pages - 1)
-    shown = rows[page * PAGE : (page + 1) * PAGE]
-    scale = _scale(run, whole, shown, collapse=collapse, alone=part or pages > 1)
-    bands = [_band(row, before, number, scale) for number, (row, before) in enumerate(_pairs([whole, *shown]))]
+    rows = folded(rows)
+    shown = rows[:MOST_BANDS]
+    scale = _scale(run, whole, shown, alone=part or len(rows) > len(shown))
+    pairs = zip([whole, *shown], [None, whole, *shown], strict=False)
+    bands = [_band(row, before, number, scale) for number, (row, before) in enumerate(pairs)]
     gaps = [Gap(p.x, p.width, lasting(p.end - p.start)) for p in scale.parts if p.collapsed]
     return Timeline(
-        label=_label(run, len(steps), page, pages),
+        label=f"Timeline of run {run.id} of {run.workflow}: {run.status}, {count(len(steps), 'step')}",
         width=WIDTH,
         height=HEAD + BAND * len(bands) + MARGIN,
         bands=tuple(bands),
@@ -544,29 +521,22 @@ def lay_out(
         beginnings=tuple(_beginnings(scale.parts)),
         marks=tuple(mark for part in scale.parts for mark in marks_of(part)),
         now=None if run.completed_at is not None else scale.x(run.read_at.timestamp()),
-        page=page,
-        pages=pages,
-        total=len(rows),
+        left_out=len(rows) - len(shown),
     )
-
-
-def _label(run: RunInfo, steps: int, page: int, pages: int) -> str:
-    where = f", page {page + 1} of {pages}" if pages > 1 else ""
-    return f"Timeline of run {run.id} of {run.workflow}: {run.status}, {count(steps, 'step')}{where}"
 
 
 # -- the axis ----------------------------------------------------------------------------------------------------------
 
 
-def _scale(run: RunInfo, whole: Row, rows: list[Row], *, collapse: bool, alone: bool) -> Scale:
-    """The axis: over the whole run, or, where there are pages, over what this one shows."""
+def _scale(run: RunInfo, whole: Row, rows: list[Row], *, alone: bool) -> Scale:
+    """Make the axis: of the whole run, or of the rows alone."""
     stretches = [stretch for row in ([*rows] if alone else [whole, *rows]) for stretch in row.stretches]
     bounds = [] if alone and stretches else [run.created_at.timestamp(), (run.completed_at or run.read_at).timestamp()]
     start = min([*bounds, *(stretch.start for stretch in stretches)])
     end = max([*bounds, *(stretch.end for stretch in stretches)])
     work = [span for stretch in stretches for span in _moments(stretch)]
     room = _WIDE_LETTER * len(_run_note(whole)) + 6
-    return make_scale(start, end, work, LABELS, WIDTH - LABELS - MARGIN - room, collapse=collapse)
+    return make_scale(start, end, work, LABELS, WIDTH - LABELS - MARGIN - room)
 
 
 def _moments(stretch: Stretch) -> list[tuple[float, float]]:
@@ -590,11 +560,6 @@ def _beginnings(parts: list[Part]) -> list[AxisMark]:
 
 
 # -- bands -------------------------------------------------------------------------------------------------------------
-
-
-def _pairs(rows: list[Row]) -> list[tuple[Row, Row | None]]:
-    """Each row with the one before it."""
-    return list(zip(rows, [None, *rows], strict=False))
 
 
 def _band(row: Row, before: Row | None, number: int, scale: Scale) -> Band:
@@ -634,7 +599,7 @@ def _bars(row: Row, scale: Scale) -> list[Bar]:
     for stretch in sorted(row.stretches):
         bar = _bar(stretch, scale)
         last = found[-1] if found else None
-        if last is not None and _alike(last, bar) and bar.x - (last.x + last.width) < close:
+        if last is not None and last[2:5] == bar[2:5] and bar.x - (last.x + last.width) < close:
             end = max(bar.x + bar.width, last.x + last.width)
             found[-1] = last._replace(width=end - last.x, told=(*last.told, *bar.told)[:8])
         else:
@@ -646,10 +611,6 @@ def _bar(stretch: Stretch, scale: Scale) -> Bar:
     x, end = scale.x(stretch.start), scale.x(stretch.end)
     told = (stretch.told,) if stretch.told else ()
     return Bar(x, max(end - x, _LEAST), stretch.state, stretch.work, stretch.undo, told)
-
-
-def _alike(one: Bar, other: Bar) -> bool:
-    return one[2:5] == other[2:5]
 
 
 def _apart(bars: list[Bar], edge: float) -> list[Bar]:

@@ -22,7 +22,10 @@ def timeline_svg(timeline: Timeline, href: Href | None = None) -> Markup:
         "svg",
         element("title", timeline.label),
         element("defs", *_patterns()),
-        *(_stripe(band, timeline.width) for band in timeline.bands[1::2]),
+        *(
+            element("rect", x=0, y=band.y, width=timeline.width, height=BAND, class_="sf-stripe")
+            for band in timeline.bands[1::2]
+        ),
         *(_gap(gap, timeline.height) for gap in timeline.gaps),
         *_axis(timeline),
         *(_band(band, href) for band in timeline.bands),
@@ -41,10 +44,6 @@ def _patterns() -> Iterator[Markup]:
 
 
 # -- the axis ----------------------------------------------------------------------------------------------------------
-
-
-def _stripe(band: Band, width: float) -> Markup:
-    return element("rect", x=0, y=band.y, width=width, height=BAND, class_="sf-stripe")
 
 
 def _gap(gap: Gap, height: float) -> Markup:
