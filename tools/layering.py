@@ -46,7 +46,7 @@ HEIGHT = {
 ROOM = {
     "__init__": "app",
     "bulk": "app",
-    "carrying": "app",
+    "transports": "app",
     "compatibility": "app",
     "filters": "app",
     "info": "app",

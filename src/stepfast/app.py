@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from .carrying import carriage_for, check_transport
 from .compatibility import CheckedRun, Checker
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.invocation import refuse_in_workflow
@@ -54,6 +53,7 @@ from .starts import ONE_INPUT, Plan, Planner, check_debounce, conflicting_keys, 
 from .stats import StatsVerbs
 from .store import Store, open_store, pool_url
 from .store.migrations import refuse_missing, refuse_too_new
+from .transports import check_transport, transport_for
 from .worker import Worker
 from .worker.context import Identity, WorkerContext
 from .worker.remote_dispatcher import Transport
@@ -374,7 +374,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         store = self._workers_store(connected.store)
         context = WorkerContext(store, settings, self._payloads, self.logger, me, connected.observers)
         if connected.carriage is None:
-            connected.carriage = carriage_for(
+            connected.carriage = transport_for(
                 connected.store, self.transport, self.url, self._pool, self.settings, self._auto_migrate
             )
         worker = Worker(context, connected.switchboard, self._new_child, self._declared, connected.carriage)

@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 
 from stepfast import Stepfast
-from stepfast.console.server import standing_alone
+from stepfast.console.app import standing_alone
 
 TOKEN = "a-token-of-the-tests"
 

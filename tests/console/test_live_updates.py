@@ -14,7 +14,7 @@ import pytest
 
 from stepfast import Settings, Stepfast
 from stepfast.console import console
-from stepfast.console.server import prefixed
+from stepfast.console.app import prefixed
 from stepfast.monitoring.changes import glance_of, news_of
 from tests.console.conftest import JSON, TOKEN, browse, shop
 

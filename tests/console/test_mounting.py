@@ -13,8 +13,8 @@ from starlette.routing import Mount
 
 from stepfast import Stepfast, StepfastError
 from stepfast.console import console
+from stepfast.console.app import prefixed
 from stepfast.console.refusals import Refused
-from stepfast.console.server import prefixed
 from tests.console.conftest import JSON, OWN, TOKEN, browse
 from tests.docs.pages import ROOT
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Run
-from stepfast.carrying import started_remote_steps
 from stepfast.cli.graph import write_standing
 from stepfast.cli.show import write_steps
 from stepfast.info import with_claims
 from stepfast.monitoring.explain import explain, why
 from stepfast.store.store import Store
+from stepfast.transports import started_remote_steps
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined, start_shop
 from tests.support.engine import eventually
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, DatabaseUnavailable, RemoteStepError, RunCancelled, Stepfast
-from stepfast.carrying import _make
 from stepfast.model.remote_steps import Result, Task
 from stepfast.model.urls import parse_url
 from stepfast.remote import SqlTransport, Transport
+from stepfast.transports import _make
 from tests.remote_steps.conftest import QUICK, echoing_worker, start_shop
 from tests.remote_steps.memory import MemoryTransport, echo
 from tests.support.engine import eventually

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import admin, check, graph, retention, run_commands, show, start, top, worker
+from . import admin, check, graph, run_commands, show, start, top, worker
 from . import queues as of_queues
 from . import schedules as of_schedules
 from .command import AppOption, JsonOption, NamespaceOption, Session, UrlOption, add_verb
@@ -42,8 +42,8 @@ add_verb(cli, run_commands.pause)
 add_verb(cli, run_commands.resume)
 add_verb(cli, run_commands.reschedule)
 add_verb(cli, run_commands.retry)
-add_verb(cli, retention.delete)
-add_verb(cli, retention.prune)
+add_verb(cli, run_commands.delete)
+add_verb(cli, run_commands.prune)
 add_verb(cli, check.check, without={"app"})
 add_verb(cli, check.export)
 add_verb(cli, check.replay)

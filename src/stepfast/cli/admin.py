@@ -118,14 +118,11 @@ async def _refuse_while_workers_live(store: Store, state: SchemaState) -> None:
     refuse_too_new(state)
     live = live_workers(await store.workers())
     if live:
+        heard = [f"{worker_name(worker)}, heard of {lasting(worker.age_ms / 1000)} ago" for worker in live]
         raise InvalidState(
-            f"{count(len(live), 'worker')} still live: {listed([_with_age(w) for w in live])}. Stop them first "
+            f"{count(len(live), 'worker')} still live: {listed(heard)}. Stop them first "
             "(one that crashed is gone after its lease), or use --force"
         )
-
-
-def _with_age(worker: WorkerInfo) -> str:
-    return f"{worker_name(worker)}, heard of {lasting(worker.age_ms / 1000)} ago"
 
 
 async def workers(session: Session) -> None:
@@ -252,7 +249,7 @@ def failure_rows(found: Stats) -> list[list[str]]:
     """The rows of a table of failures."""
     return [
         [row.workflow, row.step or "", row.reason or "", row.error_type or "(sealed)", str(row.count),
-         written(row.per_hour), f"{lasting(row.last)} ago"]
+         f"{row.per_hour:.0f}" if row.per_hour >= 100 else f"{row.per_hour:.3g}", f"{lasting(row.last)} ago"]
         for row in found.failures
     ]  # fmt: skip
 
@@ -266,11 +263,6 @@ def _write_steps(found: Stats) -> None:
         for row in found.steps
     ]
     write_table(("workflow", "step", "calls", "p50", "p95", "longest"), rows)
-
-
-def written(number: float) -> str:
-    """A number as people write it: whole when it is large, with three digits when it is small."""
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
 _BACKLOG = 128
@@ -320,10 +312,12 @@ async def console(
 def _serving() -> Any:
     """The part of the console that stands alone; it comes with an extra."""
     try:
-        from ..console import server
+        import uvicorn  # noqa: F401
+
+        from ..console import app
     except ImportError as error:
         raise ConfigurationError(str(error)) from None
-    return server
+    return app
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -1,7 +1,9 @@
-"""``signal``, ``cancel``, ``pause``, ``resume``, ``reschedule`` and ``retry``: what operators request of runs."""
+"""Changes of runs: ``signal``, ``cancel``, ``pause``, ``resume``, ``reschedule``, ``retry``, ``delete``, ``prune``."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,11 +14,24 @@ from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable, InvalidState, RunNotFound
 from ..model import status
 from ..model.bulk_actions import CANCEL, PAUSE, RESCHEDULE, RESUME, RETRY, SIGNAL
+from ..model.retention import DELETABLE
 from ..model.rows import RunRow
-from ..monitoring.text import find_run
+from ..monitoring.text import count, find_run, lasting
 from ..run import Run
-from .bulk import apply_to_selected
-from .command import Choice, RunsOrChoice, Session, json_argument, moment_option, option, time_option
+from .bulk import apply_to_selected, cancelled_by_sigterm
+from .command import (
+    Bar,
+    Choice,
+    DryRunOption,
+    RunsOrChoice,
+    Session,
+    YesOption,
+    consent,
+    json_argument,
+    moment_option,
+    option,
+    time_option,
+)
 from .exit_codes import as_typed, complain, exit_code
 from .output import say, write_done, write_json
 
@@ -174,18 +189,13 @@ async def reschedule(
         await apply_to_selected(
             session, choice, RESCHEDULE,
             ask=lambda run: run.reschedule(delay=delay, at=at, priority=priority),
-            fits=lambda row: _is_put_off(row) or (priority is not None and _can_be_moved(row)),
+            fits=lambda row: _can_be_moved(row) and (priority is not None or not row.ready),
         )  # fmt: skip
     await each_run(session, runs or (), "rescheduled", ask)
 
 
 def _can_be_moved(row: RunRow) -> bool:
     return row.status == status.QUEUED or status.WAITING_RETRY in (row.waiting_for or "").split(", ")
-
-
-def _is_put_off(row: RunRow) -> bool:
-    """Whether a run becomes ready at a time that can be moved."""
-    return _can_be_moved(row) and not row.ready
 
 
 def _waits_for(row: RunRow, name: str) -> bool:
@@ -227,3 +237,55 @@ async def retry(
             raise ConfigurationError("--from-start takes ids: called again, it would start chosen runs once more")
         await apply_to_selected(session, choice, RETRY)
     await each_run(session, runs or (), "retried", ask)
+
+
+async def prune(
+    session: Session,
+    older_than: Annotated[float, time_option("--older-than", help="Those that ended longer ago: 30d, 12h …")],
+    archive: Annotated[
+        str | None, option("--archive", metavar="FILE", help="Write them there first: a JSON object per line.")
+    ] = None,
+    status: Annotated[str | None, option("--status", "-s", help=", ".join(DELETABLE))] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Remove runs that ended a while ago, with their steps and all that belongs to them. What other runs still need
+    stays.
+
+    Counts first, and asks; without a terminal it needs --yes, or an archive. It can be interrupted, and called again.
+    With an archive, a run is removed only when its line is on the disk; lines are added to what the file holds.
+    """
+    async with session.writing() as app:
+        number = await app.prune(older_than, status=status, dry_run=True)
+        what = f"{count(number, 'run')} that ended longer than {lasting(older_than)} ago"
+        if dry_run or not number:
+            _told(session, f"would remove {what}" if number else "there is nothing to remove", 0, number, None)
+            return
+        if archive is None or sys.stdin.isatty():  # with an archive nothing is lost: a cron job need not say so twice
+            consent(f"Remove {what}{'' if archive is None else f', and keep them in {archive}'}?", yes)
+        with Bar("removing", number) as bar, cancelled_by_sigterm():
+            try:
+                removed = await app.prune(older_than, archive=archive, status=status, progress=bar.at)
+            except asyncio.CancelledError:
+                say(f"interrupted: about {count(bar.done, 'run')} removed. Call it again for the rest")
+                raise
+    _told(session, f"removed {count(removed, 'run')}", removed, number, archive)
+
+
+def _told(session: Session, sentence: str, removed: int, found: int, archive: str | None) -> None:
+    if session.json:
+        write_json({"found": found, "removed": removed, "archive": archive})
+    else:
+        say(sentence)
+
+
+async def delete(session: Session, runs: RunsArgument) -> None:
+    """Remove runs that have ended, with all that belongs to them, before their time. Refused while they go on, and
+    while other runs need them. Prints the ids of those that are gone.
+    """
+
+    async def ask(run: Run[Any]) -> tuple[str, Told]:
+        await run.delete()
+        return run.id, {}
+
+    await each_run(session, runs, "deleted", ask)

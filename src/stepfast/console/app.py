@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import quote, unquote, urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable
@@ -37,6 +38,8 @@ from .security import (
     CallbackAuthenticator,
     Hosts,
     TokenAuthenticator,
+    is_loopback,
+    names_for,
     parts_of,
 )  # fmt: skip
 
@@ -246,3 +249,58 @@ def _target(request: ConsoleRequest, action: str) -> str:
     if action.startswith("bulk."):
         return urlencode(Filters.of(request.form).query)
     return request.form.get({"queue": "queue", "schedule": "schedule"}.get(action.partition(".")[0], "workflow"), "")
+
+
+# -- a server of its own, as `stepfast console` runs it
+
+
+_GRACE = 3
+"""Seconds that responses under way have when the server stops."""
+
+
+def standing_alone(
+    app: Stepfast,
+    *,
+    token: str | None,
+    host: str,
+    read_only: bool = False,
+    redact: Redact | None = None,
+    allowed: Collection[str] = (),
+) -> Console:
+    """Make the console of an application, for a server of its own."""
+    hosts = Hosts([*names_for(host), *allowed], addresses=not is_loopback(host))
+    state = ConsoleState(app, rule_of(redact or None), read_only)
+    return Console(state, AccessCheck(TokenAuthenticator(token), hosts, read_only))
+
+
+async def serve(console: Console, listener: socket.socket, root_path: str = "") -> None:
+    """Serve on a socket that listens already, until the process is told to stop; slow responses are then cut off."""
+    import uvicorn  # only now: a mounted console has the server of its application
+
+    config = uvicorn.Config(
+        prefixed(console, root_path), log_level="warning", access_log=False, server_header=False,
+        timeout_graceful_shutdown=_GRACE,
+    )  # fmt: skip
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def prefix_of(root_path: str) -> str:
+    """Return the prefix with a slash at its beginning only: ``/stepfast``; empty without a prefix."""
+    parts = root_path.strip("/")
+    return f"/{parts}" if parts else ""
+
+
+def prefixed(console: ASGIApp, root_path: str) -> ASGIApp:
+    """Serve the console under the prefix of a proxy, which may remove it from addresses or pass it on; the printed link
+    has it. Both are accepted, unless a page of the console begins like the prefix: then it must be removed."""
+    prefix = prefix_of(root_path)
+    is_page = prefix in {route.path[: len(prefix)] for route in ROUTES}
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if prefix and scope["type"] == "http":
+            scope = {**scope, "root_path": prefix}
+            if is_page:
+                scope["raw_path"] = quote(prefix).encode() + (scope.get("raw_path") or quote(scope["path"]).encode())
+        await console(scope, receive, send)
+
+    return served

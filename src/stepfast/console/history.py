@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..app import Stepfast
-from ..carrying import started_remote_steps
 from ..errors import RunNotFound
 from ..info import Activity, Executors, RunInfo, StepInfo, activity_info, run_info, with_claims
 from ..model import status
 from ..model.rows import RunRow
 from ..model.status import DAG_STEP
 from ..monitoring.changes import glance_of
+from ..transports import started_remote_steps
 from .refusals import Refused
 
 PAGE = 500

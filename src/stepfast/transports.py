@@ -1,4 +1,4 @@
-"""Where remote steps go: the transport that was given, or tables of the application's own database."""
+"""The transport of remote steps: the given one, or tables of the application's own database."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _CALLS = ("open", "close", "dispatch", "results", "remove", "cancel", "lost", "l
 
 
 def check_transport(transport: object) -> None:
-    """Refuse what is no transport when the application is made, rather than at the first remote step."""
+    """Refuse an object that is no transport when the application is made."""
     if transport is not None and (isinstance(transport, type) or not all(hasattr(transport, call) for call in _CALLS)):
         raise ConfigurationError(
             f"transport= takes a transport, as in transport=SqlTransport(url), not {transport!r}"[:300]
         )
 
 
-def carriage_for(
+def transport_for(
     store: Store, transport: Transport | None, url: DatabaseUrl, pool: Any, settings: Settings, create: bool = True
 ) -> TransportHandle:
-    """The transport for one event loop. Where it is in the database of an application that is not to make tables
+    """Return the transport for one event loop. In the database of an application that does not make tables
     (``create``), it makes none either, unless it was made with ``create=True``."""
     if _is_homeless(transport) and url.kind == "sqlite":
         return TransportHandle(store, None)
@@ -42,8 +42,8 @@ def carriage_for(
 
 
 async def started_remote_steps(app: Stepfast, run_id: str) -> dict[Address, bool]:
-    """Which of the remote steps of a run that are out have been begun by a worker, as far as the transport can be
-    asked. Nothing is made for that."""
+    """Return which of the sent remote steps of a run a worker has begun, as far as the transport can be queried. No
+    tables are made for that."""
     steps = await (await app.store()).remote_steps([run_id])
     out = {step.step_id: (step.branch, step.position) for step in steps if step.state == SENT}
     homeless = _is_homeless(app.transport) and app.url.kind == "sqlite"
@@ -57,12 +57,12 @@ async def started_remote_steps(app: Stepfast, run_id: str) -> dict[Address, bool
         finally:
             await transport.close()
     except StepfastError:
-        return {}  # it is somewhere else, or not there yet
+        return {}  # its tables are elsewhere, or do not exist yet
     return {address: step_id not in untouched for step_id, address in out.items()}
 
 
 def _is_homeless(transport: Transport | None) -> bool:
-    """Whether it has no database of its own: it is at home in the application's."""
+    """Whether it uses the database of the application."""
     return transport is None or bool(getattr(transport, "homeless", False))
 
 
