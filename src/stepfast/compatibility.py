@@ -25,6 +25,7 @@ from .engine.host import Recorder
 from .engine.invocation import Replaying, decode_input, kind_of, replay
 from .engine.workflow import Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
+from .info import all_steps
 from .model import status
 from .model.graph import Graph, read_graph
 from .model.payload import Payloads
@@ -134,12 +135,12 @@ class Checker:
             row = whole
         if isinstance(workflow, Dag):
             return await self._dag(row, workflow)
-        records, seed = await self._history(row.id), await self._store.seed(row.id)
+        records, seed = await all_steps(self._store, row.id), await self._store.seed(row.id)
         while True:
             verdict = await self._play(as_claimed(row, records, seed), workflow)
             if verdict[0] != DIVERGES:
                 return verdict
-            found, now = await self._store.run(row.id), await self._history(row.id)
+            found, now = await self._store.run(row.id), await all_steps(self._store, row.id)
             if found is None or found.status in status.TERMINAL:
                 return None
             if now == records:
@@ -153,14 +154,6 @@ class Checker:
         return (
             (UNKNOWN, f"the graph it was started with {why}") if graph is None else fits_dag(row, dag, graph, dag_steps)
         )
-
-    async def _history(self, run_id: str) -> list[StepRecord]:
-        records: list[StepRecord] = []
-        after = ("", -1)
-        while page := await self._store.steps(run_id, after):
-            records += page
-            after = (page[-1].branch, page[-1].position)
-        return records
 
     async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any]) -> Verdict:
         name = workflow.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,6 +32,7 @@ from .model.schedules import schedule_of
 from .model.status import DAG_STEP, WORKFLOW
 from .model.stored import moment, moment_or_none, span
 from .settings import FORMAT
+from .store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +124,14 @@ class StepInfo:
     branch: str
     position: int
     status: str
-    detail: str | None
-    data: Any = field(repr=False)
-    output: Any = field(repr=False)
-    error: ErrorInfo | None
-    attempts: int
-    started_at: datetime | None
+    detail: str | None = None
+    data: Any = field(default=None, repr=False)
+    output: Any = field(default=None, repr=False)
+    error: ErrorInfo | None = None
+    attempts: int = 0
+    started_at: datetime | None = None
     """None: a step of a dag that has not begun."""
-    completed_at: datetime | None
+    completed_at: datetime | None = None
     line: str | None = None
     kind: str = "step"
     """What it is: a step, a sleep, a signal, a child (start, result, call), a transaction, an undo …"""
@@ -269,8 +270,6 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
         branch=row.branch,
         position=row.position,
         status=where,
-        detail=None,
-        data=None,
         output=payloads.shown(row.output, row.format, f"the output of step {row.name!r}"),
         error=_error(row.error, row.format, payloads),
         attempts=row.attempts,
@@ -303,7 +302,6 @@ def dag_step_info(
         position=number,
         status=status.WAITING if row.status == status.QUEUED else row.status,
         detail=row.waiting_for or row.reason,
-        data=None,
         output=payloads.shown(row.output, row.format, f"the output of step {row.name!r}"),
         error=_error(row.error, row.format, payloads),
         attempts=row.attempt,
@@ -327,11 +325,7 @@ def progress_info(row: ProgressRow, payloads: Payloads, executed_by: ExecutedBy 
         status=status.COMPENSATING if row.branch == UNDO_BRANCH else status.RUNNING,
         detail=row.detail,
         data=payloads.shown(row.data, row.format, "the data of ctx.progress"),
-        output=None,
-        error=None,
-        attempts=0,
         started_at=moment(row.started_at),
-        completed_at=None,
         executed_by=executed_by,
         losses=losses,
     )
@@ -386,12 +380,10 @@ def waiting_steps(
             position=row.position,
             status=status.WAITING,
             detail=None,
-            data=None,
             output=None,
             error=_error(row.error, row.format, payloads),
             attempts=row.number,
             started_at=moment(row.started_at),
-            completed_at=None,
             executed_by=executors.of(row.claim),
         )
         for address, row in last.items()
@@ -425,6 +417,22 @@ def _error(text: str | None, format_: int, payloads: Payloads) -> ErrorInfo | No
         return None
     found = shown_error(text, format_, payloads)
     return ErrorInfo(found["type"], found["message"], found["traceback"])
+
+
+async def read_steps(store: Store, run_id: str, size: int = 1000) -> AsyncIterator[list[StepRecord]]:
+    """Yield the records of a run, page by page: a run may have more of them than fit into memory."""
+    after = ("", -1)
+    page: list[StepRecord] | None = None
+    while page is None or len(page) == size:
+        page = await store.steps(run_id, after, size)
+        if page:
+            yield page
+            after = (page[-1].branch, page[-1].position)
+
+
+async def all_steps(store: Store, run_id: str) -> list[StepRecord]:
+    """Return all records of a run, in the order of the database."""
+    return [record async for page in read_steps(store, run_id) for record in page]
 
 
 Address = tuple[str, int]

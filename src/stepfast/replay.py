@@ -18,6 +18,7 @@ from .engine.options import Seconds
 from .engine.outcomes import decode_error
 from .engine.workflow import Workflow
 from .errors import AttemptTimeout, ConfigurationError, HistoryEnded, RunNotFound, sentence
+from .info import all_steps
 from .model import status
 from .model.backoff import seconds
 from .model.graph import APPROVAL, DagStepState, Graph, is_failure, read_graph
@@ -30,7 +31,6 @@ from .store import Store
 
 MARK = "stepfast_export"
 VERSION = 1
-_PAGE = 1000
 
 
 class Exported(msgspec.Struct):
@@ -53,12 +53,7 @@ async def export_run(store: Store, run_id: str) -> dict[str, Any]:
         raise RunNotFound(run_id)
     if row.dag_id is not None:
         raise ConfigurationError(f"run {run_id} is a step of dag run {row.dag_id}: export that")
-    steps: list[StepRecord] = []
-    after = ("", -1)
-    while page := await store.steps(run_id, after, _PAGE):
-        steps += page
-        after = (page[-1].branch, page[-1].position)
-    steps.sort(key=lambda step: (step.branch, step.position))  # pages are in the order of the database
+    steps = sorted(await all_steps(store, run_id), key=lambda step: (step.branch, step.position))
     exported = Exported(row, steps, await store.seed(run_id))
     if row.graph is not None:
         exported.graph = await store.graph(row.workflow, row.graph, run_id)

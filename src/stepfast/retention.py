@@ -12,6 +12,7 @@ import msgspec
 
 from .engine.options import Seconds
 from .errors import ConfigurationError
+from .info import read_steps
 from .model.backoff import seconds
 from .model.records import StepRecord
 from .model.retention import DELETABLE, Ended, Keep, Try
@@ -66,12 +67,11 @@ class Archive:
     async def _records(self, run_id: str) -> None:
         """Steps by pages, because a run may have more of them than fit into memory; and its tries."""
         await self._add(b',"steps":[')
-        after, comma = ("", -1), b""
-        while page := await self._store.steps(run_id, after, _PAGE):
+        comma = b""
+        async for page in read_steps(self._store, run_id, _PAGE):
             for step in page:
                 await self._add(comma + _encoded(_step(step)))
                 comma = b","
-            after = (page[-1].branch, page[-1].position)
         tries = b",".join(_encoded(_try(each)) for each in await self._store.tries(run_id))
         await self._add(b'],"tries":[' + tries + b"]")
 

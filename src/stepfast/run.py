@@ -26,6 +26,7 @@ from .info import (
     RunInfo,
     StepInfo,
     activity_info,
+    all_steps,
     dag_step_info,
     may_be_remote,
     progress_info,
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
     from .store import Store
 
 O = TypeVar("O", covariant=True)  # noqa: E741
-
-_PAGE = 1000
-"""Records that are read at once."""
 
 
 class Run(Generic[O]):
@@ -95,13 +93,9 @@ class Run(Generic[O]):
         """Wait for its end: the result, or RunFailed, RunCancelled, or TimeoutError after ``timeout`` seconds."""
         limit = None if timeout is None else seconds(timeout, "the timeout of result()")
         if not self._known:
-            await self._look_patiently(limit)
+            await (await self._connect()).ask(self._row, patience=limit)
         outcome = await self._outcome(limit)
         return self._value(outcome)
-
-    async def _look_patiently(self, limit: float | None) -> None:
-        """Check that the run exists, also after an outage of up to the caller's timeout."""
-        await (await self._connect()).ask(self._row, patience=limit)
 
     async def _outcome(self, limit: float | None) -> Outcome:
         """Wait for the end of the run, or of its continuation."""
@@ -139,14 +133,7 @@ class Run(Generic[O]):
         """The steps of the run: recorded ones in the order they were recorded, then those under way."""
         store = (await self._connect()).store
         row = await self._row()
-        records: list[StepRecord] = []
-        after = ("", -1)
-        while True:
-            page = await store.steps(self.id, after, _PAGE)
-            records += page
-            if len(page) < _PAGE:
-                return await self._told(row, records)
-            after = (page[-1].branch, page[-1].position)
+        return await self._told(row, await all_steps(store, self.id))
 
     async def _told(self, row: RunRow, records: list[StepRecord], *, first: bool = True) -> list[StepInfo]:
         """Steps from their records, in the order they were recorded. With the ``first`` of them comes what has no
@@ -154,7 +141,9 @@ class Run(Generic[O]):
         store = (await self._connect()).store
         records.sort(key=lambda record: record.seq)
         is_dag = first and row.graph is not None and row.dag_id is None
-        graph = (await self._graph(row) or Graph([])) if is_dag else None  # without it no row is known for a step
+        graph = (
+            ((await self._stored_graph(row)).graph or Graph([])) if is_dag else None
+        )  # without it no row is known for a step
         dag_steps = [] if graph is None else await store.dag_steps(self.id)
         begun = [dag_step.id for dag_step in dag_steps if dag_step.started_at is not None]
         executed = {run_id: Executors(rows) for run_id, rows in (await store.executors([self.id, *begun])).items()}
@@ -180,7 +169,12 @@ class Run(Generic[O]):
         ]
         if under_way:
             failures = await store.failed_calls(self.id, row.attempt)
-            under_way = [_in_its_call(step, failures) for step in under_way]
+            under_way = [
+                step
+                if step.kind == WORKFLOW
+                else replace(step, attempts=1 + failures.get((step.branch, step.position), 0))
+                for step in under_way
+            ]
         found = told_once(found, under_way, executed=row.worker is not None)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await _calls(store, self.id) if call.attempt == row.attempt]
@@ -194,11 +188,6 @@ class Run(Generic[O]):
             dag_step_info(row, number, graph, self._payloads, executed.get(row.id, nothing).last)
             for number, row in enumerate(rows)
         ]
-
-    async def _graph(self, row: RunRow) -> Graph | None:
-        """For a dag run: the graph it was started with, if it is there. Its steps go by that graph too, but have none
-        inside."""
-        return (await self._stored_graph(row)).graph
 
     async def _stored_graph(self, row: RunRow) -> StoredGraph:
         if row.graph is None or row.dag_id is not None:
@@ -468,11 +457,6 @@ class Run(Generic[O]):
             error_type=error["type"],
             traceback=error["traceback"],
         )
-
-
-def _in_its_call(step: StepInfo, failures: dict[tuple[str, int], int]) -> StepInfo:
-    """A step under way, and in which of its calls it is; the run as a whole has none."""
-    return step if step.kind == WORKFLOW else replace(step, attempts=1 + failures.get((step.branch, step.position), 0))
 
 
 async def _calls(store: Store, run_id: str) -> list[ActivityRow]:

@@ -17,7 +17,7 @@ from ..engine.compensation import UNDO_BRANCH
 from ..engine.outcomes import decode_error
 from ..engine.timers import SLEEP
 from ..engine.workflow import Workflow
-from ..info import ErrorInfo
+from ..info import ErrorInfo, all_steps
 from ..model.payload import Payloads
 from ..model.records import StepRecord
 from ..model.status import COMPLETED, TERMINAL, WAITING
@@ -184,13 +184,10 @@ async def trace_of(app: Stepfast, run: Run[Any]) -> Trace:
 
 
 async def _add_run(app: Stepfast, run_id: str, name: str, trace: Trace) -> None:
-    store, payloads, after = await app.store(), app._payloads, ("", -1)
+    store, payloads = await app.store(), app._payloads
     for key, value in (await app.get(run_id).values()).items():
         trace.others[f"{name} value {key!r}".strip()] = repr(value)
-    records: list[StepRecord] = []
-    while page := await store.steps(run_id, after):
-        records += page
-        after = (page[-1].branch, page[-1].position)
+    records = await all_steps(store, run_id)
     undone = [record for record in records if record.branch != UNDO_BRANCH]
     numbered = {record.seq: Address(name, record.branch, record.position, True) for record in undone}
     for record in sorted(records, key=lambda record: record.seq):
