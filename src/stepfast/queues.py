@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
@@ -18,7 +18,7 @@ from .model.health import claiming_workers, serves_queue
 from .model.names import check_queue
 from .model.queue_config import LimitKeywords, Rate, checked, encode
 from .model.records import WorkerInfo
-from .model.rows import QueueDepth
+from .model.rows import Definition, QueueDepth
 from .runtime import Connected, announce_limits
 from .settings import Settings
 from .store.answers import MissingRight
@@ -77,7 +77,9 @@ class QueueVerbs:
         given = checked("app.set_limits", limits)
         if reset == bool(given):
             raise ConfigurationError("app.set_limits takes limits, or reset=True")
-        await self._change_queue(name, queue_config.reset if reset else partial(_choose, limits=given))
+        await self._change_queue(
+            name, queue_config.reset if reset else lambda said, now: queue_config.choose(said, given, now)
+        )
 
     def _declared_texts(self) -> dict[str, str]:
         return {name: encode(limits) for name, limits in self._declared_queues.items()}
@@ -109,10 +111,7 @@ class QueueVerbs:
         gates = {each.name: each for each in await store.queues()}
         depths = {depth.queue: depth for depth in await store.queue_depths()}
         workers = claiming_workers(await store.workers())
-        named = {definition.queue for definition in await store.definitions()}
-        named.update(queue for worker in workers for queue in worker.queues or ())
-        names = sorted({*gates, *depths, *named})
-        return [queue_info(gates.get(name) or queue_config.Gate(name), depths.get(name), workers) for name in names]
+        return queue_infos(gates, depths, workers, await store.definitions())
 
     async def pause_queue(self, name: str) -> None:
         """Pause a queue: no run of it is claimed from now on. A running run continues to its end or its next wait; runs
@@ -130,7 +129,20 @@ class QueueVerbs:
         connected.switchboard.tick_everywhere()
 
 
-def queue_info(said: queue_config.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInfo]) -> QueueInfo:
+def queue_infos(
+    gates: Mapping[str, queue_config.Gate],
+    depths: Mapping[str, QueueDepth],
+    workers: Sequence[WorkerInfo],
+    definitions: Iterable[Definition],
+) -> list[QueueInfo]:
+    """Return every queue that has limits or runs, or that a claiming worker or a definition names, by name."""
+    named = {definition.queue for definition in definitions}
+    named.update(queue for worker in workers for queue in worker.queues or ())
+    names = sorted({*gates, *depths, *named})
+    return [_queue_info(gates.get(name) or queue_config.Gate(name), depths.get(name), workers) for name in names]
+
+
+def _queue_info(said: queue_config.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInfo]) -> QueueInfo:
     """Make a `QueueInfo` from its limits, its runs and the workers that claim."""
     found, limits = depth or QueueDepth(said.name), said.limits
     return QueueInfo(
@@ -138,10 +150,6 @@ def queue_info(said: queue_config.Gate, depth: QueueDepth | None, workers: Seque
         limits.concurrency, limits.rate, limits.key_concurrency, limits.key_rate, limits.max_ready,
         sum(serves_queue(worker, said.name) for worker in workers), said.overridden,
     )  # fmt: skip
-
-
-def _choose(said: queue_config.Gate, now: int, limits: Mapping[str, Any]) -> queue_config.Gate:
-    return queue_config.choose(said, limits, now)
 
 
 def _declare(said: queue_config.Gate, now: int, limits: Mapping[str, Any], by: str) -> queue_config.Gate:

@@ -18,6 +18,7 @@ import stepfast
 from stepfast.cli import command
 from stepfast.cli.output import write_json, write_value
 from stepfast.cli.worker import JsonLines, Lines
+from stepfast.errors import ConfigurationError
 from stepfast.model.cron import clock
 from stepfast.model.graph import APPROVAL, STEP, DagStep
 from stepfast.monitoring.text import ago, lasting, listed, parse_time, printable, retries_of, span
@@ -38,7 +39,7 @@ def test_spans(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "h", "1h30", "nan", "inf", "1e999"])
 def test_what_is_no_span(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a time"):
+    with pytest.raises(ConfigurationError, match="is not a time"):
         span(text)
 
 

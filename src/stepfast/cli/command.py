@@ -51,7 +51,7 @@ def moment(text: str | datetime) -> datetime:
 def _parsed(parse: Callable[[Given], Taken], text: Given) -> Taken:
     try:
         return parse(text)
-    except ValueError as error:
+    except ConfigurationError as error:
         raise typer.BadParameter(str(error)) from None
 
 
@@ -327,11 +327,6 @@ def choice_parameters() -> list[inspect.Parameter]:
     ]
 
 
-def taken_from(given: dict[str, Any]) -> Choice:
-    """Take the options that select runs out of those of a command."""
-    return Choice(**{field.name: given.pop(field.name) for field in fields(Choice)})
-
-
 RunsOrChoice = Annotated[
     list[str] | None, typer.Argument(metavar="RUN...", help="Their ids, or the beginnings of them.")
 ]
@@ -365,7 +360,7 @@ def add_verb(cli: typer.Typer, function: Verb, without: Collection[str] = ()) ->
             options.get("url"), options.get("namespace"), options.get("app"), options.get("json", False)
         )
         for name in chooses:
-            given[name] = taken_from(given)
+            given[name] = Choice(**{field.name: given.pop(field.name) for field in fields(Choice)})
         _call(function, session, given)
 
     parameters = [

@@ -9,10 +9,11 @@ import typer
 
 from ..model import status
 from ..model.bulk_actions import CANCEL
+from ..model.health import claiming_workers
 from ..model.names import check_queue
-from ..model.queue_config import NAMES, LimitKeywords, Rate
+from ..model.queue_config import NAMES, LimitKeywords
 from ..model.records import WorkerInfo
-from ..monitoring.text import claiming_workers, lasting, limit_of, limits_in_words, queue_shape, served_by
+from ..monitoring.text import lasting, limit_of, limits_in_words, queue_shape, served_by
 from ..queues import QueueInfo
 from .bulk import apply_to_selected
 from .command import Choice, DryRunOption, Session, YesOption, option
@@ -78,7 +79,7 @@ async def limits(
         "concurrency": concurrency, "rate": rate, "key_concurrency": key_concurrency, "key_rate": key_rate,
         "max_ready": max_ready,
     }  # fmt: skip
-    given = {limit: _typed(limit, text) for limit, text in texts.items() if text is not None}
+    given = {limit: limit_of(limit, text) for limit, text in texts.items() if text is not None}
     async with session.writing() if given or reset else session.reading() as app:
         if given or reset:
             await app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
@@ -91,13 +92,6 @@ async def limits(
         say(f"no run, workflow or worker names queue {name!r} so far")
     else:
         print(limits_in_words(info) or "no limits")
-
-
-def _typed(name: str, text: str) -> int | Rate | None:
-    try:
-        return limit_of(name, text)
-    except ValueError as error:  # what stands behind the slash is no time
-        raise typer.BadParameter(str(error)) from None
 
 
 async def purge(session: Session, name: QueueArgument, dry_run: DryRunOption = False, yes: YesOption = False) -> None:

@@ -179,7 +179,7 @@ def _headline(where: str, found: Screenful) -> Text:
 
 def _queues(overview: Overview, most: int) -> list[RenderableType]:
     rows = [
-        [queue.name, _state(queue.paused, queue.limited), _counted(queue.ready),
+        [queue.name, "paused" if queue.paused else "limited" if queue.limited else "", _counted(queue.ready),
          lasting(queue.oldest) if queue.ready else "", str(queue.workers or "none")]
         for queue in overview.queues
     ]  # fmt: skip
@@ -201,10 +201,6 @@ def _table(columns: Sequence[str], rows: list[list[str]], most: int) -> list[Ren
         return []
     more = [Text(f"and {count(len(rows) - most, 'more row')}", style="dim")] if len(rows) > most else []
     return [make_table(columns, rows[:most]), *more]
-
-
-def _state(paused: bool, limited: bool) -> str:
-    return "paused" if paused else "limited" if limited else ""
 
 
 def _counted(number: int) -> str:

@@ -107,11 +107,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _sent(value: str) -> Markup:
-    """The value of a form field, which the browser must send back unchanged: control characters are kept."""
-    return escape(value)
-
-
 def _moment(when: datetime | None) -> str:
     return "" if when is None else clock(when)
 
@@ -158,7 +153,7 @@ def _make_environment() -> jinja2.Environment:
     )
     made.filters.update(
         moment=_moment, iso=_iso, ago=ago, executor=executor, lasting=lasting, brief=brief, shortened=shortened,
-        detail=_detail, count=count, sent=_sent, sentence=_sentence, capped=_capped, bytes=_bytes,
+        detail=_detail, count=count, sent=escape, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     made.tests["sealed"] = is_sealed
     return made

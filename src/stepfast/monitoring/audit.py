@@ -73,9 +73,7 @@ async def audited(
         await _close(app, what, INTERRUPTED, "the process was told to stop; it may have been done")
         raise
     except Exception as error:
-        unknown = isinstance(error, (DatabaseUnavailable, MayBeDone))
-        refused = isinstance(error, (StepfastError, *refusals)) and not unknown
-        await _close(app, what, REFUSED if refused else FAILED, _why(error) if refused else _failed(error))
+        await _close(app, what, *_outcome(error, refusals))
         raise
     finally:
         await forget_cached(app)
@@ -109,13 +107,13 @@ async def _bounded(act: Callable[[], Awaitable[T]], patience: float) -> T:
         raise MayBeDone(patience) from None
 
 
-def _why(error: Exception) -> str:
-    """Return why it was refused. An error about an input quotes it, and entries hold no payloads."""
-    return "what was given does not fit" if isinstance(error, (InvalidInput, PayloadError)) else str(error)
-
-
-def _failed(error: Exception) -> str:
-    return "given up; it may have been done" if isinstance(error, MayBeDone) else type(error).__name__
+def _outcome(error: Exception, refusals: tuple[type[Exception], ...]) -> tuple[str, str]:
+    """Return the outcome, and why. An error about an input quotes it, and entries hold no payloads."""
+    if isinstance(error, MayBeDone):
+        return FAILED, "given up; it may have been done"
+    if isinstance(error, DatabaseUnavailable) or not isinstance(error, (StepfastError, *refusals)):
+        return FAILED, type(error).__name__
+    return REFUSED, "what was given does not fit" if isinstance(error, (InvalidInput, PayloadError)) else str(error)
 
 
 async def _close(app: Stepfast, what: Deed, outcome: str, said: str | None) -> None:

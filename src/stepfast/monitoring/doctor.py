@@ -8,6 +8,7 @@ from typing import Any
 from ..app import Stepfast
 from ..errors import SchemaError, StepfastError
 from ..model import status
+from ..model.health import claiming_workers, serves
 from ..model.ids import new_id
 from ..model.queue_config import Gate
 from ..model.records import Lane, WorkerInfo
@@ -19,7 +20,7 @@ from ..store import Store
 from ..store.answers import LONG_AT_WORK, AtWork, Check
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..telemetry.gauges import MOST
-from .text import at_work_in_words, claiming_workers, count, lasting, listed, live_workers, serves, worker_name
+from .text import at_work_in_words, count, lasting, listed, live_workers, worker_name
 
 
 async def examine(app: Stepfast, store: Store) -> list[Check]:

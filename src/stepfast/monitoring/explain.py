@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from ..app import Stepfast
-from ..carrying import started_remote_steps
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.history import UNDO
 from ..errors import RunNotFound
@@ -16,13 +15,14 @@ from ..info import UNKNOWN, Activity, ErrorInfo, RunInfo, StepInfo, with_claims
 from ..model import status
 from ..model.cron import clock
 from ..model.graph import Graph, StoredGraph, read_graph
-from ..model.health import nobody_serves
+from ..model.health import claiming_workers, nobody_serves, serves
 from ..model.queue_config import Gate, Rate
 from ..model.rate_limiter import NOTHING, Count, Usage
 from ..model.records import WorkerInfo
 from ..model.status import DAG_STEP
 from ..settings import SUSPECT_LOSSES
-from .text import ago, claiming_workers, count, lasting, listed, queues_of, serves, shortened, waited_for, worker_name
+from ..transports import started_remote_steps
+from .text import ago, count, lasting, listed, queues_of, shortened, waited_for, worker_name
 
 _FEW = 3
 """Children that are listed."""
@@ -298,16 +298,16 @@ def _running(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepIn
     if owner.state == "dead":
         lease = lasting(owner.lease_ms / 1000)
         return f"Its worker {name} is dead: silent for {silent}, with a lease of {lease}; {_reaped(workers)}"
-    under_way = [f"{s.name!r} for {_since(s, run)}" for s in steps if s.status in _UNDER_WAY]
+    under_way = [
+        f"{step.name!r} for {lasting((run.read_at - (step.started_at or run.read_at)).total_seconds())}"
+        for step in steps
+        if step.status in _UNDER_WAY
+    ]
     doing = f", executing {listed(under_way)}" if under_way else ""
     text = f"It runs on {name}{doing}; the last heartbeat was {silent} ago."
     if owner.state == "stopping":
         text += " That worker is stopping: it finishes the run within its grace time, or gives it back."
     return text
-
-
-def _since(step: StepInfo, run: RunInfo) -> str:
-    return lasting((run.read_at - (step.started_at or run.read_at)).total_seconds())
 
 
 def _reaped(workers: Sequence[WorkerInfo]) -> str:
@@ -472,8 +472,10 @@ async def explain(
         if graph is None:
             return f"its graph {damage}, so that it cannot continue: cancel the run, or repair the row"
     if not of_dag or not is_among_steps(run):
-        return why(run, workers, steps, calls, children, await _held_by(app, run))
-    able = [s.child for s in of_dag if s.child and s.status not in status.TERMINAL and not _blocked(s)]
+        measured = await (await app.store()).measure(run.queue, run.concurrency_key) if run.ready else None
+        return why(run, workers, steps, calls, children, None if measured is None else held_by(run, *measured))
+    open_ = [step for step in of_dag if step.status not in status.TERMINAL and step.detail != status.WAITING_STEPS]
+    able = [step.child for step in open_ if step.child]
     told = [redacted(info, await steps_of(app, info)) for info in await infos_of(app, able[:TOLD])]
     return why_dag(run, workers, of_dag, told, max(0, len(able) - TOLD))
 
@@ -508,11 +510,3 @@ async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:
 def dag_steps(steps: Sequence[StepInfo]) -> list[StepInfo]:
     """Return the steps of the graph, without undos."""
     return [step for step in steps if step.kind == DAG_STEP]
-
-
-async def _held_by(app: Stepfast, run: RunInfo) -> str | None:
-    return held_by(run, *await (await app.store()).measure(run.queue, run.concurrency_key)) if run.ready else None
-
-
-def _blocked(step: StepInfo) -> bool:
-    return step.detail == status.WAITING_STEPS

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from ..app import Stepfast
 from ..model.health import claiming_workers
-from ..model.queue_config import Gate
 from ..model.records import WorkerInfo
 from ..model.rows import QueueDepth
-from ..queues import QueueInfo, queue_info
+from ..queues import QueueInfo, queue_infos
 from ..store.readonly import BaseGlance
 from .changes import glance_of
 
@@ -40,12 +39,7 @@ async def depths_of(app: Stepfast) -> Depths:
     gates = {gate.name: gate for gate in await glance.queues()}
     depths, full = await _counted(glance)
     workers = claiming_workers(await glance.workers())
-    named = {definition.queue for definition in await glance.definitions()}
-    named.update(queue for worker in workers for queue in worker.queues or ())
-    infos = [
-        queue_info(gates.get(name) or Gate(name), depths.get(name), workers)
-        for name in sorted({*gates, *depths, *named})
-    ]
+    infos = queue_infos(gates, depths, workers, await glance.definitions())
     ended: dict[str, int] = defaultdict(int)
     for tally in await glance.ended_lately(_RECENT, _MINUTE):
         ended[tally.queue] += tally.number

@@ -16,7 +16,7 @@ from ..info import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from ..model import status
 from ..model.cron import zone
 from ..model.graph import STEP, DagStep
-from ..model.health import claiming_workers, serves, serves_queue
+from ..model.health import serves_queue
 from ..model.ids import ids_beginning_with, is_id
 from ..model.queue_config import Rate
 from ..model.records import WorkerInfo
@@ -55,8 +55,8 @@ def span(text: str | float) -> float:
     return value
 
 
-def _no_span(text: str) -> ValueError:
-    return ValueError(f"{text!r} is not a time; write seconds (90, 0.5) or 500ms, 90s, 5m, 2h, 1d, 1h30m")
+def _no_span(text: str) -> ConfigurationError:
+    return ConfigurationError(f"{text!r} is not a time; write seconds (90, 0.5) or 500ms, 90s, 5m, 2h, 1d, 1h30m")
 
 
 def parse_time(text: str | datetime) -> datetime:
@@ -66,7 +66,7 @@ def parse_time(text: str | datetime) -> datetime:
     try:
         found = datetime.fromisoformat(re.sub(r"\s*UTC$", "+00:00", text.strip()))
     except ValueError:
-        raise ValueError(f"{text!r} is not a time; write 2030-01-31T09:30 or 2030-01-31T09:30+01:00") from None
+        raise ConfigurationError(f"{text!r} is not a time; write 2030-01-31T09:30 or 2030-01-31T09:30+01:00") from None
     return found.astimezone() if found.tzinfo is None else found
 
 
@@ -186,20 +186,6 @@ def outcome_of(error: ErrorInfo | None, value: Any, detail: str | None = None) -
     if error is not None:
         return shortened(f"{error.type}: {error.message}")
     return shortened(detail) if detail else "" if value is None else brief(value)
-
-
-__all__ = [
-    "at_work_in_words",
-    "claiming_workers",
-    "executor",
-    "executor_name",
-    "live_workers",
-    "queues_of",
-    "serves",
-    "serves_queue",
-    "worker_name",
-    "worker_shape",
-]
 
 
 def worker_name(worker: WorkerInfo) -> str:

@@ -27,7 +27,12 @@ async def failures(request: ConsoleRequest) -> Page:
     seconds = seconds_of(text)
     found = failure_stats(seconds, await (await glance_of(request.reader)).failures(int(seconds * 1000), LOOKED))
     rows = [
-        {"info": group, "list": _list(request, group), "retry": _retry_link(request, group, text)} for group in found
+        {
+            "info": group,
+            "list": request.url("runs", workflow=group.workflow, status=status.FAILED, reason=group.reason),
+            "retry": _retry_link(request, group, text),
+        }
+        for group in found
     ]
     number = sum(group.count for group in found)
     shown = {"failures": rows, "since": text, "looked": LOOKED, "number": number}
@@ -49,10 +54,6 @@ async def confirm_retry(request: ConsoleRequest) -> Page:
     question = Question(title, sentence, ("failures", "retry"), group.query | {"counted": str(number)})
     page = question.page(request, request.url("failures", since=group.since), possible=number > 0)
     return Page(page.template, page.shown, {"found": number, "more": False, RETRY.done: 0, "refused": []})
-
-
-def _list(request: ConsoleRequest, group: FailureStats) -> str:
-    return request.url("runs", workflow=group.workflow, status=status.FAILED, reason=group.reason)
 
 
 def _retry_link(request: ConsoleRequest, group: FailureStats, since: str) -> str:

@@ -156,20 +156,15 @@ async def resume(request: ConsoleRequest) -> Done:
 async def limits(request: ConsoleRequest) -> Done:
     """Set limits: an empty field keeps one as it is, ``none`` removes it, ``reset`` applies those of the code."""
     name, reset = request.form.required("queue"), bool(request.form.optional("reset"))
-    given = {limit: _limit(limit, text) for limit in LIMITS if (text := request.form.optional(limit)) is not None}
+    given = {
+        limit: limit_of(limit, text.strip()) for limit in LIMITS if (text := request.form.optional(limit)) is not None
+    }
     if reset and given:
         raise Refused(400, "either set limits, or reset them to those of the code")
     if not reset and not given:
         raise Refused(400, "no limit was given: write a number, a rate as 100/60s, or none")
     await request.app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
     return _done(request, "reset" if reset else "limited", {"queue": name, "set": sorted(given), "reset": reset})
-
-
-def _limit(name: str, text: str) -> object:
-    try:
-        return limit_of(name, text.strip())
-    except ValueError as error:  # a rate without a time
-        raise Refused(400, str(error)) from None
 
 
 def _done(request: ConsoleRequest, word: str, shape: dict[str, object]) -> Done:

@@ -25,7 +25,7 @@ async def start(request: ConsoleRequest) -> Done:
         key=form.optional("key"),
         queue=form.optional("queue"),
         priority=0 if priority is None else _whole(priority),
-        delay=None if delay is None else _seconds(delay),
+        delay=None if delay is None else span(delay),
         tags=[tag.strip() for tag in (form.optional("tags") or "").split(",") if tag.strip()],
     )
     return Done(request.url("runs", run.id, done="start"), {"id": run.id}, said=f"run {run.id}")
@@ -44,13 +44,6 @@ def _whole(text: str) -> int:
     if not digits.removeprefix("-").isdecimal() or not digits.isascii() or len(digits) > 10:
         raise Refused(400, "a priority is a whole number")
     return int(digits)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return span(text)
-    except ValueError as error:
-        raise Refused(400, str(error)) from None
 
 
 IN_CLEAR = (
