@@ -14,16 +14,6 @@ from .model.backoff import seconds
 from .runtime import Connected
 from .store.answers import Failures, Sample, Took
 
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest of the values, which come in order, that so many of a hundred do not exceed. It is one of them, and
-    never a value in between."""
-    if not ordered:
-        raise ValueError("nothing has no percentiles")
-    rank = math.ceil(len(ordered) * percent / 100)
-    return ordered[min(max(rank, 1), len(ordered)) - 1]
-
-
 _RUNS = 20_000
 """So many of the newest runs are looked at for what has ended."""
 _COUNTS = 10_000
@@ -156,6 +146,11 @@ def failure_stats(span: float, rows: Sequence[Failures]) -> list[FailureStats]:
     return sorted(found, key=lambda row: (-row.count, row.workflow, row.error_type or ""))
 
 
+def _rank(ordered: Sequence[float], percent: int) -> float:
+    """Return the smallest of the values that so many percent do not exceed (nearest rank)."""
+    return ordered[math.ceil(len(ordered) * percent / 100) - 1]
+
+
 def _slowest(calls: Sequence[Took]) -> list[StepStats]:
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)
     for call in calls:
@@ -163,6 +158,6 @@ def _slowest(calls: Sequence[Took]) -> list[StepStats]:
     found = []
     for (workflow, step), spans in taken.items():
         spans.sort()
-        found.append(StepStats(workflow, step, len(spans), percentile(spans, 50), percentile(spans, 95), spans[-1]))
+        found.append(StepStats(workflow, step, len(spans), _rank(spans, 50), _rank(spans, 95), spans[-1]))
     found.sort(key=lambda row: (-row.p95, row.workflow, row.step))
     return found[:_SLOWEST]

@@ -79,12 +79,9 @@ def declared(name: str, function: Callable[..., Any]) -> Handler:
         check_type(type_, f"the input of {what}")
     except InvalidInput as error:
         raise ConfigurationError(str(error)) from None
-    return Handler(name, function, is_async(function), len(needed) == 2 or _asks_for_task(parameters), type_)
-
-
-def _asks_for_task(parameters: list[Any]) -> bool:
-    """A second parameter that has a default is the task only if it is called so."""
-    return len(parameters) > 1 and parameters[1].name == "task"
+    # A second parameter with a default is the task only if it is named so.
+    takes_task = len(needed) == 2 or (len(parameters) > 1 and parameters[1].name == "task")
+    return Handler(name, function, is_async(function), takes_task, type_)
 
 
 class Performer:

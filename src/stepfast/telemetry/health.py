@@ -150,11 +150,6 @@ def lag_family(seconds: float) -> Family:
     return Family("stepfast_loop_lag_seconds", GAUGE, said, series=[((), [seconds])])
 
 
-def all_ok(findings: Sequence[Finding]) -> bool:
-    """Whether nothing is wrong."""
-    return all(finding.ok for finding in findings)
-
-
 LIVE = ("/live", "/livez")
 READY = ("/ready", "/readyz")
 METRICS = "/metrics"
@@ -200,7 +195,7 @@ async def answer(source: Source, method: str, target: str) -> Answer:
 def _told(findings: Sequence[Finding]) -> Answer:
     """Return a line for each finding, also for good ones, for people who read them."""
     lines = [f"{'ok' if finding.ok else 'wrong'}: {finding.name}: {finding.said}\n" for finding in findings]
-    return Answer(200 if all_ok(findings) else 503, "".join(lines))
+    return Answer(200 if all(finding.ok for finding in findings) else 503, "".join(lines))
 
 
 _START_TIMEOUT = 10.0

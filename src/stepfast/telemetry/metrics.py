@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -87,7 +87,7 @@ def render(families: Iterable[Family]) -> str:
         lines.append(f"# HELP {family.name} {_help(family.help)}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         for labels, numbers in sorted(family.series):
-            pairs = [f'{name}="{escaped(value)}"' for name, value in zip(family.labels, labels, strict=True)]
+            pairs = [f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(family.labels, labels, strict=True)]
             if family.kind == HISTOGRAM:
                 lines += _histogram(family, pairs, numbers)
             else:
@@ -122,11 +122,6 @@ def harmless(value: str) -> str:
     return value[:_LONGEST].encode("utf-8", "replace").decode().translate(_UNSEEN)
 
 
-def escaped(value: str) -> str:
-    """A label's value between quotes."""
-    return value.translate(_ESCAPES)
-
-
 def _help(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n")
 
@@ -137,12 +132,11 @@ OTHER = "_other"
 Values = tuple[str, ...]
 
 
-class Caps:
+class Caps(NamedTuple):
     """How many values of a label, and how many series, are admitted."""
 
-    def __init__(self, values: int, series: int) -> None:
-        self.values = values
-        self.series = series
+    values: int
+    series: int
 
 
 class Known(dict[Values, list[float]]):

@@ -143,7 +143,7 @@ class Tracing(Observer):
     def claimed(self, event: RunClaimed) -> None:
         """Begin the span of a claim, and make it the current one of the run's code."""
         sent, first, last = self._headers.parted(event.trace)
-        own = self._has_trace_of_its_own(event.kind)
+        own = self._parent == "link" or (self._parent == "auto" and event.kind == "workflow")
         above = self._headers.context(first if own else sent)
         links = self._headers.links(("start", sent if own and not first else {}), ("claim", last))
         name = event.workflow if event.dag_step is None else f"{event.workflow}/{event.dag_step}"
@@ -153,9 +153,6 @@ class Tracing(Observer):
         context = trace.set_span_in_context(span, above)
         self._claims[event.run_id, event.claim] = _Claim(span, context, own and not first)
         otel_context.attach(context)  # in the task of the run, which ends with it
-
-    def _has_trace_of_its_own(self, kind: str) -> bool:
-        return self._parent == "link" or (self._parent == "auto" and kind == "workflow")
 
     def releasing(self, event: RunReleasing) -> None:
         """Leave word for the next claim: which span was the last one, and which the first."""

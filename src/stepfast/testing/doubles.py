@@ -58,7 +58,8 @@ class Doubles:
     def fail(self, what: Any, times: int, error: BaseException | type[BaseException] | None) -> None:
         """The next calls fail."""
         name = name_in_lab(what, "lab.fail")
-        if not (error is None or isinstance(error, BaseException) or _is_error(error)):
+        kind = error if isinstance(error, type) else type(error)
+        if error is not None and not issubclass(kind, BaseException):
             raise ConfigurationError(f"lab.fail: error must be an exception, or a class of exceptions, not {error!r}")
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise ConfigurationError(f"lab.fail: times must be a whole number of at least 1, not {times!r}")
@@ -162,10 +163,6 @@ def _check_other(workflow: Workflow[Any, Any], function: Callable[..., Any]) -> 
     if workflow.is_async != is_async(function):
         kind = "an async def" if workflow.is_async else "a plain def"
         raise ConfigurationError(f"lab.replace: {workflow!r} is {kind}, and so must be what stands in for it")
-
-
-def _is_error(given: object) -> bool:
-    return isinstance(given, type) and issubclass(given, BaseException)
 
 
 def _key(what: Any) -> Hashable:
