@@ -17,7 +17,8 @@ import asyncpg
 import pytest
 
 from stepfast import Stepfast
-from stepfast.console import Console, server
+from stepfast.console import Console
+from stepfast.console import app as server
 from tests.cli.conftest import Shop, Verbs
 from tests.cli.processes import Processes
 

@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from stepfast import DatabaseUnavailable, Stepfast
-from stepfast.cli.admin import written
 from stepfast.cli.command import Session
 from stepfast.cli.top import Watch, screen, top
 from stepfast.monitoring.audit import audited, deed
@@ -167,12 +166,6 @@ def test_what_has_happened(stepfast: Verbs, shop: Shop) -> None:
     for word in ("vip", "queued", "failed within 1 h", "ValueError", "slowest steps", "add tax"):
         assert word in text, text
     assert "since must be more than 0 seconds" in stepfast.error("stats", "--since", "0", code=2)
-
-
-def test_numbers_are_written_out() -> None:
-    assert [written(number) for number in (0.25, 1.0, 12.345, 120.0, 1500.4, 2_000_000.0)] == [
-        "0.25", "1", "12.3", "120", "1500", "2000000",
-    ]  # fmt: skip
 
 
 # -- audit
