@@ -8,18 +8,24 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, ContextMisuse, NonRetryableError, RunFailed, StepFailed, Stepfast
+from stepfast import Backoff, Context, ContextMisuse, StepFailed, Stepfast
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+from tests.support.engine import (
+    Calls,
+    Gate,
+    drained,
+    failure,
+    finished,
+    interrupt,
+    make_due,
+    outcome,
+    replayed,
+)
 
 pytestmark = pytest.mark.enough_on("sqlite")
 LATER = Backoff(base=600, max=3600)
 """So that a new attempt is made when the test wants it."""
 Body = Callable[[Context], Awaitable[Any]]
-
-
-async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
-    return await app.get(run_id).status() == status
 
 
 # -- failures ------------------------------------------------------------------------------------------------------
@@ -64,9 +70,7 @@ async def test_the_others_are_settled_before_an_error_surfaces(app: Stepfast, ca
             return f"{error.message} after {calls['third a'] + calls['third c']} others, {calls['second D']} D"
         return "?"
 
-    run = await app.start(order)
-    await app.drain()
-    assert await run.result() == "B after 2 others, 1 D"
+    assert await outcome(app, order) == "B after 2 others, 1 D"
 
 
 @ways
@@ -79,12 +83,10 @@ async def test_a_new_attempt_repeats_only_the_branch_that_failed(app: Stepfast, 
         before = await ctx.step("before", lambda: calls.hit("before"))
         return [before, *await way(ctx, sad, ["a", "B", "c"])]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     sad.healthy.set()
     await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == [1, "a 1", "B 1", "c 1"]
+    assert await finished(app, run) == [1, "a 1", "B 1", "c 1"]
     assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2}
 
 
@@ -105,9 +107,7 @@ async def test_errors_may_be_collected(app: Stepfast, calls: Calls, way: Any) ->
 
     run = await app.start(order)
     await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == [
+    assert await finished(app, run, gate) == [
         "StepFailed: step 'second A' failed: ValueError: A", "b 1", "StepFailed: step 'second C' failed: ValueError: C",
     ]  # fmt: skip
     assert calls["second A"] == calls["second C"] == 1
@@ -127,12 +127,10 @@ async def test_a_collected_error_raised_later_forgets_what_came_after_it(app: St
                 raise result
         return results
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     sad.healthy.set()
     await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == ["a 1", "B 1"]
+    assert await finished(app, run) == ["a 1", "B 1"]
     assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2, "after": 2}
 
 
@@ -152,11 +150,7 @@ async def test_a_caught_error_of_a_nested_branch_stays_caught(app: Stepfast, cal
         await ctx.step("gate", gate.passing)
         return results
 
-    run = await app.start(order)
-    await interrupt(app, gate)
-    gate.open()
-    await app.drain()
-    assert await run.result() == ["a 1", "B!"]
+    assert await (await replayed(app, gate, order)).result() == ["a 1", "B!"]
     assert set(calls.values()) == {1}
 
 
@@ -173,96 +167,10 @@ async def test_an_error_of_the_branchs_own_code_ends_the_attempt(app: Stepfast, 
     async def order(ctx: Context) -> list[str]:
         return await ctx.map(branch, ["a", "b"])
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == ["a", "b"]
+    assert await finished(app, run) == ["a", "b"]
     assert calls == {"step a": 1, "step b": 1, "a": 2, "b": 2}
-
-
-async def test_a_permanent_error_in_a_branch_ends_the_run_at_once(app: Stepfast, calls: Calls) -> None:
-    def broken() -> None:
-        calls.hit("broken")
-        raise NonRetryableError("never")
-
-    async def branch(ctx: Context) -> None:
-        await ctx.step(broken)
-
-    @app.workflow(max_attempts=5)
-    async def order(ctx: Context) -> None:
-        await ctx.gather(ctx.branch(branch), ctx.step("other", lambda: None))
-
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="never"):
-        await run.result()
-    assert calls == {"broken": 1}
-    assert (await run.info()).attempt == 1
-
-
-async def test_an_operators_retry_repeats_only_the_branch_that_failed(app: Stepfast, calls: Calls) -> None:
-    sad = Sad(calls)
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> list[Any]:
-        return await ctx.map(sad.branch, ["a", "B", "c"])
-
-    run = await app.start(order)
-    await app.drain()
-    assert await run.status() == "failed"
-    sad.healthy.set()
-    await run.retry()
-    await app.drain()
-    assert await run.result() == ["a 1", "B 1", "c 1"]
-    assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2}
-
-
-async def test_two_failed_branches_are_mended_by_one_attempt(app: Stepfast, calls: Calls) -> None:
-    """Rule 15: an attempt forgets the failed record whose error ended it, and those that failed beside it unseen."""
-    sad = Sad(calls)
-
-    @app.workflow(backoff=LATER)
-    async def order(ctx: Context) -> list[Any]:
-        return await ctx.map(sad.branch, ["A", "B"])
-
-    run = await app.start(order)
-    await app.drain()
-    sad.healthy.set()
-    await make_due(app, run.id)
-    await app.drain()
-    assert await run.result() == ["A 1", "B 1"]
-    assert calls["second A"] == calls["second B"] == 2
-    assert (await run.info()).attempt == 2
-
-
-async def test_cancelling_waits_for_the_steps_in_flight_of_every_branch(app: Stepfast, calls: Calls) -> None:
-    """Rule 27: each of them is recorded, and none begins."""
-    gates = [Gate(), Gate()]
-
-    async def branch(ctx: Context, n: int) -> None:
-        await ctx.step(f"in flight {n}", gates[n].passing)
-        await ctx.step(f"never {n}", lambda: calls.hit("never"))
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.map(branch, [0, 1])
-
-    run = await app.start(order)
-    async with app.worker():
-        for gate in gates:
-            await gate.reached()
-        await run.cancel()
-        await eventually(lambda: was_asked(app, run.id))
-        for gate in gates:
-            gate.open()
-        await eventually(lambda: has_status(app, run.id, "cancelled"))
-    assert calls == {}
-    assert {(s.name, s.status) for s in await run.steps()} == {(f"in flight {n}", "completed") for n in (0, 1)}
-
-
-async def was_asked(app: Stepfast, run_id: str) -> bool:
-    return (await app.get(run_id).info()).asked is not None
 
 
 # -- the code was changed, or misused ------------------------------------------------------------------------------
@@ -317,26 +225,9 @@ async def test_changed_branches_are_noticed(make_app: MakeApp, changed: Body) ->
     await interrupt(old, gate)
     gate.open()
     await new.drain()
-    with pytest.raises(RunFailed) as failed:
-        await new.get(run.id).result()
-    assert (failed.value.reason, failed.value.error_type) == ("non_determinism", "NonDeterminismError")
+    failed = await failure(new.get(run.id))
+    assert (failed.reason, failed.error_type) == ("non_determinism", "NonDeterminismError")
     assert (await new.get(run.id).info()).attempt == 1
-
-
-async def test_a_run_of_changed_branches_goes_on_with_the_code_it_was_made_by(make_app: MakeApp) -> None:
-    """An operator's retry after the fix."""
-    old, new = make_app(), make_app()
-    gate = Gate()
-    old.workflow(name="order")(with_gate(branches_in_order, gate))
-    new.workflow(name="order")(with_gate(swapped, gate))
-    run = await old.start("order")
-    await interrupt(old, gate)
-    gate.open()
-    await new.drain()
-    assert await run.status() == "failed"
-    await run.retry()
-    await old.drain()
-    assert await run.status() == "completed"
 
 
 async def test_the_context_of_a_branch_is_not_for_others(app: Stepfast) -> None:
@@ -349,11 +240,8 @@ async def test_the_context_of_a_branch_is_not_for_others(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         await ctx.branch(branch, ctx)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=r"ctx\.branch") as failed:
-        await run.result()
-    assert failed.value.error_type == ContextMisuse.__name__
+    failed = await failure(await drained(app, order), r"ctx\.branch")
+    assert failed.error_type == ContextMisuse.__name__
 
 
 async def test_a_branch_never_awaited_is_told(app: Stepfast) -> None:
@@ -365,10 +253,7 @@ async def test_a_branch_never_awaited_is_told(app: Stepfast) -> None:
     async def order(ctx: Context) -> None:
         ctx.branch(forgotten)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match="without awaiting 'forgotten'"):
-        await run.result()
+    await failure(await drained(app, order), "without awaiting 'forgotten'")
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
@@ -379,7 +264,4 @@ async def test_a_limit_that_makes_no_sense_is_refused(app: Stepfast, limit: Any)
     async def order(ctx: Context) -> None:
         await ctx.map(item, [1], limit=limit)
 
-    run = await app.start(order)
-    await app.drain()
-    with pytest.raises(RunFailed, match=r"the limit of ctx\.map must be a whole number"):
-        await run.result()
+    await failure(await drained(app, order), r"the limit of ctx\.map must be a whole number")

@@ -19,11 +19,11 @@ from stepfast import (
     RunNotFound,
     Settings,
     Stepfast,
-    SyncContext,
     cancelled,
 )
 from stepfast.model.ids import new_id
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
+from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, drained, eventually, finished
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, is_cancelled, let_pass
 from tests.support.workflows import listener, sleeper, task
@@ -37,29 +37,23 @@ AT_ONCE = Backoff(base=0, jitter=False)
 # -- while nobody executes it -------------------------------------------------------------------------------------
 
 
-async def test_a_run_cancelled_before_it_is_claimed_is_never_executed(app: Stepfast, calls: Calls) -> None:
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        calls.hit("body")
-
-    run = await app.start(order)
-    await run.cancel()
-    await is_cancelled(run)
-    await app.drain()
-    assert calls == {}
-
-
-async def test_a_delayed_run_can_be_cancelled(app: Stepfast, calls: Calls) -> None:
-    @app.task
+@pytest.mark.parametrize("when", ["before it is claimed", "before it is due", "between two attempts"])
+async def test_a_run_that_nobody_executes_ends_at_once_and_does_not_come_back(
+    app: Stepfast, calls: Calls, when: str
+) -> None:
+    @app.task(backoff=Backoff(base=60))
     async def work() -> None:
         calls.hit("work")
+        raise ValueError("again")
 
-    run = await app.start(work, delay=3600)
+    run = await app.start(work, delay=3600 if when == "before it is due" else None)
+    if when == "between two attempts":
+        await app.drain()
+        assert (await run.status(), (await run.info()).attempt) == ("queued", 2)
     await run.cancel()
     await is_cancelled(run)
     await app.drain()
-    assert calls == {}
+    assert calls["work"] == (when == "between two attempts")
 
 
 @pytest.mark.parametrize("what", ["a time", "a signal", "a check", "a retry", "a child"])
@@ -99,22 +93,6 @@ async def test_a_run_that_waits_is_cancelled_at_once(app: Stepfast, calls: Calls
     assert calls == {}
 
 
-async def test_a_run_is_cancelled_between_two_attempts(app: Stepfast, calls: Calls) -> None:
-    """It does not come back."""
-
-    @app.task(backoff=Backoff(base=60))
-    async def work() -> None:
-        calls.hit("work")
-        raise ValueError("again")
-
-    run = await drained(app, work)
-    assert (await run.status(), (await run.info()).attempt) == ("queued", 2)
-    await run.cancel()
-    await is_cancelled(run)
-    await app.drain()
-    assert calls["work"] == 1
-
-
 async def test_a_paused_run_can_be_cancelled(app: Stepfast) -> None:
     order = sleeper(app)
     queued, waiting = await app.start(order), await app.start(order)
@@ -152,7 +130,7 @@ async def test_a_run_cancelled_before_its_first_step_runs_none(app: Stepfast, ca
     assert await run.steps() == []
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
+@KINDS
 @ON_BOTH
 async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Stepfast, calls: Calls, kind: str) -> None:
     """Rule 27: it is recorded before the run ends."""
@@ -163,19 +141,11 @@ async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Stepfas
         gate.passing()
         return "recorded"
 
-    if kind == "async":
+    async def order(ctx: Context) -> None:
+        await ctx.step(first)
+        await ctx.step("second", calls.hit, "second")
 
-        @app.workflow(name="order")
-        async def order(ctx: Context) -> None:
-            await ctx.step(first)
-            await ctx.step("second", calls.hit, "second")
-    else:
-
-        @app.workflow(name="order")
-        def order_in_a_thread(ctx: SyncContext) -> None:
-            ctx.step(first)
-            ctx.step("second", calls.hit, "second")
-
+    workflow_of(app, kind, order)
     async with app.worker():
         run = await app.start("order")
         await gate.reached()
@@ -241,10 +211,12 @@ async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Stepfas
     assert sorted(s.name for s in await run.steps()) == ["quick", "slow"]
 
 
-async def test_a_step_that_fails_is_not_tried_again(app: Stepfast, calls: Calls) -> None:
-    """Neither by its own retries nor by another attempt."""
+@pytest.mark.parametrize("kind", ["step", "task"])
+async def test_what_fails_while_its_run_is_cancelled_is_not_tried_again(app: Stepfast, calls: Calls, kind: str) -> None:
+    """Neither by a step's own retries nor by another attempt."""
     gate = Gate()
 
+    @app.task(backoff=AT_ONCE)
     async def fail() -> None:
         calls.hit("fail")
         await gate.passing()
@@ -252,10 +224,10 @@ async def test_a_step_that_fails_is_not_tried_again(app: Stepfast, calls: Calls)
 
     @app.workflow(backoff=AT_ONCE)
     async def order(ctx: Context) -> None:
-        await ctx.options(retries=3, backoff=AT_ONCE).step(fail)
+        await ctx.options(retries=3, backoff=AT_ONCE).step("fail", fail.function)
 
     async with app.worker():
-        run = await app.start(order)
+        run = await app.start(fail if kind == "task" else order)
         await gate.reached()
         await run.cancel()
         gate.open()
@@ -295,24 +267,6 @@ async def test_a_completion_that_meets_the_wish_wins(app: Stepfast) -> None:
         assert await run.result(timeout=PATIENCE) == "done"
     info = await run.info()
     assert (info.status, info.reason, info.asked) == ("completed", None, None)
-
-
-async def test_a_task_that_fails_while_it_is_to_be_cancelled_is_not_tried_again(app: Stepfast, calls: Calls) -> None:
-    gate = Gate()
-
-    @app.task(backoff=AT_ONCE)
-    async def work() -> None:
-        calls.hit("work")
-        await gate.passing()
-        raise ValueError("no")
-
-    async with app.worker():
-        run = await app.start(work)
-        await gate.reached()
-        await run.cancel()
-        gate.open()
-        await is_cancelled(run)
-    assert calls["work"] == 1
 
 
 async def test_blocking_code_can_ask_whether_to_stop(app: Stepfast, calls: Calls) -> None:
@@ -542,3 +496,82 @@ async def one(run: Run[Any]) -> str:
     except RunCancelled:
         return "cancelled"
     return "completed"
+
+
+# -- a cancelled run, those who wait for it, and its children
+
+
+# -- those who wait for it, and its children ----------------------------------------------------------------------
+
+
+@ON_BOTH
+async def test_whoever_waits_for_the_result_hears_of_it(make_app: MakeApp) -> None:
+    """RunCancelled, in this process and in another, without a poll."""
+    app, elsewhere = make_app(settings=HARDLY_EVER), make_app()
+    order = listener(app)
+    run = await app.start(order)
+    waiters = [asyncio.create_task(each.get(run.id).result(timeout=PATIENCE)) for each in (app, app, elsewhere)]
+    await app.drain()
+    assert not any(waiter.done() for waiter in waiters)
+    await run.cancel()
+    outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [RunCancelled] * 3
+
+
+@ON_BOTH
+async def test_a_child_that_is_running_here_is_told_at_once(make_app: MakeApp) -> None:
+    """A task is one piece of work, and is told by ``cancelled()``: not only by the next heartbeat, which may be long in
+    coming."""
+    app = make_app(settings=Settings(lease=600))
+    begun, told = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def child() -> None:
+        begun.set()
+        while not cancelled():
+            await asyncio.sleep(0.01)
+        told.set()
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.call(child)
+
+    async with app.worker():
+        run = await app.start(parent)
+        async with asyncio.timeout(PATIENCE):
+            await begun.wait()
+            await run.cancel()
+            await told.wait()
+            await is_cancelled(run)
+
+
+@ON_BOTH
+async def test_a_run_that_is_to_be_cancelled_starts_no_child(app: Stepfast, calls: Calls) -> None:
+    """Rule 27: a start that is on its way when the wish is written is barred."""
+    on_the_way, let_go = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def child() -> None:
+        calls.hit("child")
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.start(child)
+        await ctx.step("second", calls.hit, "second")
+
+    async def flush(call: Callable[..., Awaitable[Any]], worker: str, batch: Any) -> Any:
+        if any(entry.starts for entry in batch.joint):
+            on_the_way.set()
+            await let_go.wait()
+        return await call(worker, batch)
+
+    wrap(await app.store(), "flush", flush)
+    async with app.worker():
+        run = await app.start(parent)
+        await asyncio.wait_for(on_the_way.wait(), PATIENCE)
+        await run.cancel()
+        let_go.set()
+        await is_cancelled(run)
+    await app.drain()
+    assert calls == {}
+    assert await app.runs(workflow="child") == []

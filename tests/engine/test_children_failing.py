@@ -11,7 +11,18 @@ from stepfast import ChildFailed, Context, NonRetryableError, RunCancelled, RunF
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.children import add_double, all_delivered
-from tests.support.engine import Calls, Gate, eventually, interrupt, make_due, stopped_at_once
+from tests.support.engine import (
+    Calls,
+    Gate,
+    drained,
+    eventually,
+    failure,
+    finished,
+    interrupt,
+    make_due,
+    worked,
+)
+from tests.support.workflows import listener, task
 
 pytestmark = ON_SQLITE
 
@@ -68,22 +79,17 @@ async def test_an_uncaught_failure_of_a_child_ends_the_parent_at_once(app: Stepf
     async def parent(ctx: Context) -> None:
         await ctx.call(broken)
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     [child] = await app.runs(workflow=broken)
-    with pytest.raises(RunFailed, match=f"child 'broken' .run {child.id}. failed: ValueError: no") as failed:
-        await run.result()
-    assert failed.value.error_type == "ChildFailed"
+    failed = await failure(run, f"child 'broken' .run {child.id}. failed: ValueError: no")
+    assert failed.error_type == "ChildFailed"
     assert calls == {"broken": 1}
     assert (await run.info()).attempt == 1
 
 
 async def test_a_cancelled_child_fails_for_its_parent(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.workflow
-    async def child(ctx: Context) -> None:
-        await ctx.wait_signal("never")
+    child = listener(app, "never", name="child")
 
     @app.workflow
     async def parent(ctx: Context) -> str:
@@ -106,9 +112,7 @@ async def test_a_cancelled_child_fails_for_its_parent(app: Stepfast) -> None:
 
 async def test_a_child_that_expires_or_misses_its_deadline_fails_for_its_parent(app: Stepfast) -> None:
     """Ends that no worker writes reach the parent too."""
-
-    @app.task(queue="nobody")
-    async def idle() -> None: ...
+    idle = task(app, "idle", returns=None, queue="nobody")
 
     @app.workflow
     async def parent(ctx: Context) -> list[str]:
@@ -164,11 +168,7 @@ async def test_a_child_lost_with_too_many_workers_fails_for_its_parent(make_app:
 async def test_children_outlive_a_parent_that_ends_by_itself(app: Stepfast, end: str) -> None:
     """Rule 26: left alone when it completes or fails."""
     gate = Gate()
-
-    @app.task
-    async def child() -> str:
-        await gate.passing()
-        return "done"
+    child = task(app, "child", gate=gate, returns="done")
 
     @app.workflow
     async def parent(ctx: Context) -> str:
@@ -195,10 +195,7 @@ async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(make_ap
     """Rule 26: those that wait at once, one that runs after its step."""
     app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
-
-    @app.workflow
-    async def grandchild(ctx: Context) -> None:
-        await ctx.wait_signal("never")
+    grandchild = listener(app, "never", name="grandchild")
 
     @app.workflow
     async def child(ctx: Context) -> None:
@@ -209,8 +206,7 @@ async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(make_ap
         await ctx.step("gate", gate.passing)
         await ctx.step("never reached", lambda: None)
 
-    @app.task(queue="nobody")
-    async def queued() -> None: ...
+    queued = task(app, "queued", returns=None, queue="nobody")
 
     @app.workflow
     async def parent(ctx: Context) -> None:
@@ -267,12 +263,10 @@ def add_flaky_family(app: Stepfast, calls: Calls) -> None:
 async def test_retrying_a_parent_retries_its_failed_child(app: Stepfast, calls: Calls) -> None:
     """The child goes on from its own records; what the parent had done stays done."""
     add_flaky_family(app, calls)
-    run = await app.start("parent")
-    await app.drain()
+    run = await drained(app, "parent")
     assert await run.status() == "failed"
     await run.retry()
-    await app.drain()
-    assert await run.result() == "better"
+    assert await finished(app, run) == "better"
     assert calls == {"parent's own": 1, "child's own": 1, "flaky": 2}
     [child] = await app.runs(workflow="flaky")
     assert (child.status, child.attempt) == ("completed", 2)
@@ -281,16 +275,14 @@ async def test_retrying_a_parent_retries_its_failed_child(app: Stepfast, calls: 
 async def test_retrying_a_child_and_then_its_parent_takes_the_new_result(app: Stepfast, calls: Calls) -> None:
     """A child that succeeded meanwhile is not executed a third time."""
     add_flaky_family(app, calls)
-    run = await app.start("parent")
-    await app.drain()
+    run = await drained(app, "parent")
     [child] = await app.runs(workflow="flaky")
     await app.get(child.id).retry()
     await app.drain()
     assert await app.get(child.id).status() == "completed"
     assert await run.status() == "failed"
     await run.retry()
-    await app.drain()
-    assert await run.result() == "better"
+    assert await finished(app, run) == "better"
     assert calls == {"parent's own": 1, "child's own": 1, "flaky": 2}
 
 
@@ -303,12 +295,10 @@ async def test_a_child_that_fails_again_fails_its_retried_parent_again(app: Step
     async def parent(ctx: Context) -> None:
         await ctx.call(broken)
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     await run.retry()
     await app.drain()
-    with pytest.raises(RunFailed, match="time 2"):
-        await run.result()
+    await failure(run, "time 2")
     assert calls == {"broken": 2}
 
 
@@ -366,8 +356,7 @@ async def test_a_new_attempt_of_the_parent_finds_the_results_of_its_children(app
             raise ValueError("once more")
         return [kept, await late.result()]
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     await make_due(app, run.id)
     await app.drain()
     gate.open()
@@ -377,38 +366,10 @@ async def test_a_new_attempt_of_the_parent_finds_the_results_of_its_children(app
 
 
 @ON_BOTH
-async def test_a_parent_interrupted_at_every_turn_has_the_same_children(app: Stepfast, calls: Calls) -> None:
-    """A worker with nothing but interruptions; count the calls."""
-    add_double(app, calls)
-    gates = [Gate() for _ in range(3)]
-
-    @app.workflow
-    async def parent(ctx: Context) -> list[Any]:
-        results = []
-        for number, gate in enumerate(gates):
-            child = await ctx.start("double", number)
-            await ctx.step(f"gate {number}", gate.passing)
-            results.append(await child.result())
-        return results
-
-    run = await app.start(parent)
-    for gate in gates:
-        async with stopped_at_once(app):
-            await gate.reached()
-        gate.open()
-    await app.drain()
-    assert await run.result() == [0, 2, 4]
-    assert calls == {"double": 3}
-
-
-@ON_BOTH
 async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_down(make_app: MakeApp) -> None:
     """Rule 6: many parents, children that end at once, every wait released."""
     app = make_app(settings=Settings(inline_wait=0))
-
-    @app.task
-    async def quick(number: int) -> int:
-        return number
+    quick = task(app, "quick")
 
     @app.workflow
     async def parent(ctx: Context, number: int) -> int:
@@ -442,6 +403,4 @@ async def test_a_child_whose_end_was_taken_by_what_lost_a_race_can_still_be_aske
         await ctx.sleep(0.05)
         return await child.result()
 
-    run = await app.start(parent)
-    async with app.worker():
-        assert await run.result(timeout=20) == 42
+    assert await worked(app, await app.start(parent)) == 42

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, NonRetryableError, RunCancelled, RunFailed, Settings, Stepfast
+from stepfast import Context, NonRetryableError, RunCancelled, Settings, Stepfast
 from tests.engine.conftest import MakeApp
-from tests.store.scene import Rows
 from tests.support.children import add_double, all_delivered
 from tests.support.crashing import crash_at, end_of, outcome_of
-from tests.support.engine import Calls, Gate, eventually
+from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, worked
+from tests.support.waiting import reached, rows_of
+from tests.support.workflows import task
 
 WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
 """Every wait released at once; and the usual, where a short one stays in memory."""
@@ -19,15 +20,8 @@ WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memor
 
 async def claims(app: Stepfast, run_id: str) -> int:
     """How often a run was claimed."""
-    rows = Rows(await app.store(), app.namespace, app.url.text)
-    try:
+    async with rows_of(app) as rows:
         return int(await rows.get(run_id, "claim"))
-    finally:
-        await rows.close()
-
-
-async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
-    return await app.get(run_id).status() == status
 
 
 # -- exactly once --------------------------------------------------------------------------------------------------
@@ -51,8 +45,7 @@ async def test_a_child_is_started_once_whenever_the_worker_dies(
     run = await app.start(parent)
     await crash_at(app, outcome_of("double", verb), written=written)
     assert len(await app.runs(workflow="double")) == (1 if written else 0)
-    await app.drain()
-    assert await run.result() == 10
+    assert await finished(app, run) == 10
     assert len(await app.runs(workflow="double")) == 1
     assert calls == {"double": 1}
 
@@ -74,8 +67,7 @@ async def test_the_end_of_a_child_reaches_its_parent_whenever_the_worker_dies(
 
     run = await app.start(parent)
     await crash_at(app, end_of("completed"), written=written)
-    await app.drain()
-    assert await run.result() == 10
+    assert await finished(app, run) == 10
     assert calls == {"double": 1 if written else 2}
 
 
@@ -94,30 +86,9 @@ async def test_the_end_of_a_child_is_taken_once_whenever_the_worker_dies(
 
     run = await app.start(parent)
     await crash_at(app, outcome_of("double", "call", status="completed"), written=written)
-    await app.drain()
-    assert await run.result() == 22
+    assert await finished(app, run) == 22
     assert calls == {"double": 2}
     assert [s.output for s in await run.steps()] == [10, 12]
-
-
-async def test_no_child_is_started_by_a_run_that_is_being_cancelled(app: Stepfast, calls: Calls) -> None:
-    """Rule 27: the start is fenced on it."""
-    add_double(app, calls)
-    gate = Gate()
-
-    @app.workflow
-    async def parent(ctx: Context) -> None:
-        await ctx.step("gate", gate.passing)
-        await ctx.call("double", 5)
-
-    run = await app.start(parent)
-    async with app.worker():
-        await gate.reached()
-        await run.cancel()
-        gate.open()
-        with pytest.raises(RunCancelled):
-            await run.result(timeout=20)
-    assert await app.runs(workflow="double") == []
 
 
 # -- many ----------------------------------------------------------------------------------------------------------
@@ -127,10 +98,7 @@ async def test_no_child_is_started_by_a_run_that_is_being_cancelled(app: Stepfas
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 async def test_a_parent_of_many_children_is_woken_a_few_times(app: Stepfast, way: str, count: int) -> None:
     """Rule 25: not once for each."""
-
-    @app.task
-    async def child(number: int) -> int:
-        return number
+    child = task(app, "child")
 
     async def branch(ctx: Context, number: int) -> int:
         return await ctx.call(child, number)
@@ -148,8 +116,7 @@ async def test_a_parent_of_many_children_is_woken_a_few_times(app: Stepfast, way
         return sum(results)
 
     run = await app.start(parent, count)
-    async with app.worker(concurrency=100):
-        assert await run.result(timeout=500) == sum(range(count))
+    assert await worked(app, run, concurrency=100) == sum(range(count))
     assert await claims(app, run.id) <= 15
 
 
@@ -172,7 +139,7 @@ async def test_a_parent_that_waits_for_all_is_not_woken_for_one(make_app: MakeAp
     run = await app.start(parent)
     async with app.worker():
         await eventually(lambda: all(gate.arrivals for gate in gates))
-        await eventually(lambda: has_status(app, run.id, "waiting"))
+        await reached(run, "waiting")
         woken = calls["parent"]
         for number in (1, 0):
             gates[number].open()
@@ -242,8 +209,7 @@ async def test_a_child_that_goes_on_as_another_answers_with_its_last(
     async def parent(ctx: Context) -> Any:
         return await (ctx.call("chain", 0) if verb == "call" else (await ctx.start("chain", 0)).result())
 
-    run = await app.start(parent)
-    await app.drain()
+    run = await drained(app, parent)
     assert await run.result() == "the end"
     assert {info.parent for info in await app.runs(workflow="chain")} == {run.id}
 
@@ -258,8 +224,7 @@ async def test_the_last_of_a_chain_is_retried_with_its_parent(app: Stepfast, cal
 
     run = await app.start(parent)
     async with app.worker():
-        with pytest.raises(RunFailed, match="the last one"):
-            await run.result(timeout=20)
+        await failure(run, "the last one")
         await run.retry()
         assert await run.result(timeout=10) == "the end"
     assert len(await app.runs(workflow="chain")) == 3

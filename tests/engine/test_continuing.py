@@ -251,7 +251,7 @@ async def test_a_run_that_is_paused_in_its_last_moment_goes_on_as_a_paused_one(
         gate.open()
         await reached(run, "completed")
         [_, successor] = await chain_of(app, run.id)
-        assert successor.status == "paused"
+        assert successor.status == "paused" and successor.paused_at is not None
         await run.resume()
         assert await run.result(timeout=20) == "ended at 1"
     assert calls == {"run 0": 1, "run 1": 1}

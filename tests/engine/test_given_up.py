@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, StepFailed, Stepfast
-from tests.support.engine import Calls, Gate, eventually, interrupt
+from tests.support.engine import Calls, Gate, drained, eventually, finished, outcome, replayed
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -48,8 +48,7 @@ async def test_the_sibling_of_a_failed_step_in_a_task_group_is_called_again_by_t
             tasks = [group.create_task(ctx.step(waits_once)), group.create_task(ctx.step(fails_once))]
         return [task.result() for task in tasks]
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.result(timeout=20) == ["done", "well"]
     assert calls == {"waits once": 2, "fails once": 2}
     assert {step.status for step in await run.steps()} == {"completed"}
@@ -86,12 +85,10 @@ async def test_an_own_timeout_that_nobody_lives_with_is_tried_again(app: Stepfas
         await ctx.step("before", lambda: calls.hit("before"))
         return await bound(ctx.step(slow_at_first))
 
-    run = await app.start(order)
-    await app.drain()
+    run = await drained(app, order)
     assert await run.status() == "failed"
     await run.retry()
-    await app.drain()
-    assert await run.result(timeout=20) == "in time"
+    assert await finished(app, run) == "in time"
     assert calls == {"before": 1, "slow": 3}
 
 
@@ -108,9 +105,7 @@ async def test_an_own_timeout_in_a_branch_is_tried_again_with_the_branch(memory:
     async def order(ctx: Context) -> list[Any]:
         return list(await ctx.gather(ctx.branch(bounded), ctx.step("beside", lambda: calls.hit("beside"))))
 
-    run = await memory.start(order)
-    await memory.drain()
-    assert await run.result(timeout=20) == ["in time", 1]
+    assert await outcome(memory, order) == ["in time", 1]
     assert calls == {"slow": 2, "beside": 1}
 
 
@@ -143,9 +138,7 @@ async def test_a_timeout_that_the_code_lives_with_is_not_tried_again(
         await ctx.step("after", lambda: calls.hit("after"))
         return [first, await ctx.step(fails_once)]
 
-    run = await memory.start(order)
-    await memory.drain()
-    assert await run.result(timeout=20) == ["given up", "well"]
+    assert await outcome(memory, order) == ["given up", "well"]
     assert (calls["slow"], calls["after"], calls["fails once"]) == (1, 1, 2)
 
 
@@ -170,9 +163,7 @@ async def test_a_branch_cancelled_by_a_library_fails_the_attempt_and_not_more(
             return (await ctx.gather(ctx.branch(asking)))[0]
         return await ctx.branch(asking)
 
-    run = await memory.start(order)
-    await memory.drain()
-    assert await run.result(timeout=20) == "well"
+    assert await outcome(memory, order) == "well"
     assert calls == {"library": 2, "before": 1}
 
 
@@ -203,11 +194,7 @@ async def test_a_timeout_that_did_not_fire_does_not_fire_in_a_replay_that_is_hel
         await ctx.step(gate.passing)
         return result
 
-    run = await memory.start(order)
-    await interrupt(memory, gate)
-    gate.open()
-    await memory.drain()
-    assert await run.result(timeout=20) == (1 if how == "branch" else [1, 2])
+    assert await (await replayed(memory, gate, order)).result() == (1 if how == "branch" else [1, 2])
     assert calls["replays"] == 2
 
 
@@ -231,10 +218,7 @@ async def test_code_that_does_not_give_up_again_is_not_waited_for_for_ever(
         assert task.cancelled() or task.exception()
         await ctx.step(gate.passing)
 
-    run = await memory.start(order)
-    await interrupt(memory, gate)
-    gate.open()
-    await memory.drain()
+    run = await replayed(memory, gate, order)
     info = await run.info()
     assert (info.status, info.reason) == ("failed", "non_determinism")
     assert info.error is not None and "ctx.first" in info.error.message
@@ -260,8 +244,7 @@ async def test_what_lost_a_race_stays_lost_when_the_error_of_the_winner_ends_the
         _, outcome = await ctx.first(runner=runner, never=ctx.wait_signal("never"))
         return str(outcome)
 
-    run = await memory.start(order)
-    await memory.drain()
+    run = await drained(memory, order)
     assert await run.result(timeout=20) == "well"
     steps = {step.name: step.status for step in await run.steps()}
     assert steps == {"fails_once": "completed", "never": "cancelled", "first": "completed"}

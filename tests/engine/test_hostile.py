@@ -17,7 +17,6 @@ from stepfast import (
     Context,
     RetryLater,
     Run,
-    RunCancelled,
     Settings,
     SignalTimeout,
     Stepfast,
@@ -25,9 +24,9 @@ from stepfast import (
     WaitTimeout,
 )
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls, failure
+from tests.support.engine import Calls
 from tests.support.waiting import deafen, rows_of
-from tests.support.workflows import listener, task
+from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -133,24 +132,6 @@ def register(app: Stepfast, calls: Calls) -> None:
             ctx.continue_as(left - 1)
         return "at last"
 
-    @app.workflow(name="undoes", max_attempts=1)
-    async def undoes(ctx: Context) -> None:
-        def undo(output: str) -> None:
-            calls.hit(f"undo {output}")
-
-        for name in ("a", "b"):
-            await ctx.options(compensate=undo).step(name, lambda name=name: name)
-            await ctx.sleep(0.01)
-        await ctx.step("fail", lambda: 1 / 0)
-
-    @app.workflow(name="endless")
-    async def endless(ctx: Context) -> None:
-        await ctx.start("endless_child")
-        while True:
-            await ctx.sleep(0.01)
-
-    listener(app, "never", name="endless_child")
-
     @app.workflow(name="everything")
     async def everything(ctx: Context) -> list[Any]:
         async def waiting(ctx: Context, number: int) -> Any:
@@ -220,39 +201,6 @@ async def workers(apps: list[Stepfast]) -> AsyncIterator[None]:
 
 
 # -- each by itself -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.enough_on("postgres", "sqlite")
-async def test_undos_are_run_in_reverse_once_each(apps: list[Stepfast], calls: Calls) -> None:
-    async with workers(apps):
-        run = await apps[2].start("undoes")
-        await failure(run, "ZeroDivisionError")
-    assert await run.status() == "compensated"
-    assert calls == {"undo b": 1, "undo a": 1}
-    assert [name for name in calls if name.startswith("undo")] == ["undo b", "undo a"]
-
-
-@pytest.mark.enough_on("postgres", "sqlite")
-async def test_pause_resume_and_cancel_are_heard(apps: list[Stepfast]) -> None:
-    async with workers(apps):
-        run = await apps[2].start("endless")
-        await _until(run, "waiting", "running")
-        for _ in range(3):
-            await run.pause()
-            await _until(run, "paused")
-            await run.resume()
-            await _until(run, "waiting", "running", "queued")
-        await run.cancel()
-        with pytest.raises(RunCancelled):
-            await run.result(timeout=LONG)
-        [child] = await apps[2].runs(workflow="endless_child")
-        await _until(apps[2].get(child.id), "cancelled")
-
-
-async def _until(run: Run[Any], *statuses: str) -> None:
-    async with asyncio.timeout(LONG):
-        while await run.status() not in statuses:
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.enough_on("postgres", "sqlite")

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from stepfast import Backoff, ConfigurationError, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
-from tests.support.engine import Calls, drained, outcome
+from stepfast import (
+    Backoff,
+    ConfigurationError,
+    Context,
+    ContextMisuse,
+    RunFailed,
+    Settings,
+    Stepfast,
+    SyncContext,
+    UnknownOption,
+)
+from stepfast.model.urls import redact
+from tests.support.engine import Calls, drained, failure, outcome
 from tests.support.workflows import task
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -18,7 +31,7 @@ async def work(number: int = 0) -> int:
     return number
 
 
-async def failure(app: Stepfast) -> RunFailed:
+async def misused(app: Stepfast) -> RunFailed:
     """How the run of the workflow "order" fails: for good, at its first attempt."""
     run = await drained(app, "order")
     with pytest.raises(RunFailed) as caught:
@@ -50,7 +63,7 @@ async def test_a_context_called_from_another_task_or_inside_a_step_is_refused(
 
         await (asyncio.gather(elsewhere(), elsewhere()) if where == "tasks" else ctx.step("outer", elsewhere))
 
-    error = await failure(app)
+    error = await misused(app)
     assert (error.error_type, error.reason) == ("ContextMisuse" if where == "tasks" else "StepFailed", "code")
     assert said in error.message and (where == "tasks" or "'outer'" in error.message)
     [run] = await app.runs()
@@ -101,7 +114,7 @@ async def test_a_step_left_unawaited_fails_the_run_by_name(app: Stepfast, calls:
         await ctx.step(work)
         return "done"
 
-    error = await failure(app)
+    error = await misused(app)
     assert "'forgotten'" in error.message and "await" in error.message
     assert calls["forgotten"] == 0
 
@@ -113,7 +126,7 @@ async def test_a_step_awaited_twice_is_refused_by_name(app: Stepfast, calls: Cal
         await call
         await call
 
-    error = await failure(app)
+    error = await misused(app)
     assert "'twice'" in error.message
     assert calls["twice"] == 1
 
@@ -124,7 +137,7 @@ async def test_a_call_that_races_with_itself_is_refused_by_name(app: Stepfast, c
         call = ctx.step("twice", lambda: calls.hit("twice"))
         await ctx.first(one=call, other=call)
 
-    error = await failure(app)
+    error = await misused(app)
     assert error.error_type == "ContextMisuse"
     assert "'twice'" in error.message and "one and other" in error.message
     assert calls["twice"] == 0
@@ -137,7 +150,7 @@ async def test_calls_without_a_record_are_refused_in_a_race_by_name() -> None:
         async def order(ctx: Context) -> None:
             await ctx.first(both=ctx.gather(ctx.step(work)), late=ctx.sleep(60))  # type: ignore[arg-type]
 
-        error = await failure(app)
+        error = await misused(app)
     assert "both is ctx.gather(…), which leaves none" in error.message and "ctx.branch" in error.message
 
 
@@ -150,7 +163,7 @@ async def test_a_branch_that_is_a_plain_def_is_refused_by_name(app: Stepfast, wa
     async def order(ctx: Context) -> None:
         await (ctx.branch(plain, 1) if way == "branch" else ctx.map(plain, [1, 2]))  # type: ignore[arg-type]
 
-    error = await failure(app)
+    error = await misused(app)
     assert error.error_type == "ContextMisuse"
     assert "'plain'" in error.message and "async def" in error.message
 
@@ -189,7 +202,7 @@ async def test_a_wrong_option_in_the_body_ends_the_run_at_once(wrong: Any, said:
         async def order(ctx: Context) -> None:
             await wrong(ctx)
 
-        error = await failure(app)
+        error = await misused(app)
     assert said in error.message
     assert error.reason == "code"
 
@@ -201,7 +214,7 @@ async def test_a_wrong_option_in_a_plain_def_ends_the_run_at_once() -> None:
         def order(ctx: SyncContext) -> None:
             ctx.options(retry=3).step(work)  # type: ignore[call-arg]
 
-        error = await failure(app)
+        error = await misused(app)
     assert (error.error_type, error.reason) == ("UnknownOption", "code")
 
 
@@ -213,7 +226,7 @@ async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Step
 
         ctx.step(outer)
 
-    error = await failure(app)
+    error = await misused(app)
     assert "'outer' called ctx.step from inside" in error.message
     assert calls["inner"] == 0
 
@@ -227,7 +240,7 @@ async def test_starting_in_the_body_of_a_workflow_is_refused(app: Stepfast, verb
     async def order(ctx: Context) -> None:
         await (app.start(mail, "a") if verb == "start" else app.start_many(mail, ["a"]))
 
-    error = await failure(app)
+    error = await misused(app)
     assert f"app.{verb}" in error.message and "ctx.start" in error.message
     assert await app.runs(workflow=mail) == []
 
@@ -240,7 +253,7 @@ async def test_starting_in_the_body_of_a_plain_def_workflow_is_refused(app: Step
     def order(ctx: SyncContext) -> None:
         app.sync.start(mail, "a")
 
-    error = await failure(app)
+    error = await misused(app)
     assert "ctx.start" in error.message
     assert await app.runs(workflow=mail) == []
 
@@ -303,7 +316,7 @@ async def test_a_call_without_a_record_that_is_not_awaited_fails_the_run_by_name
     async def forgetful(ctx: Context) -> None:
         ctx.set("progress", 1)
 
-    error = await failure(app)
+    error = await misused(app)
     assert error.error_type == "ContextMisuse"
     assert ("ctx.gather(…)" if way == "gather" else "ctx.set('progress', …)") in error.message
 
@@ -327,7 +340,7 @@ async def test_a_value_that_is_set_twice_by_one_call_is_refused(app: Stepfast) -
         await setting
         await setting
 
-    error = await failure(app)
+    error = await misused(app)
     assert "ctx.set('a', …) was awaited twice" in error.message
 
 
@@ -370,7 +383,7 @@ async def test_a_call_that_python_itself_refuses_ends_the_run_at_once(
         async def async_order(ctx: Context) -> None:
             await call(ctx)
 
-    error = await failure(app)
+    error = await misused(app)
     assert error.error_type == "ContextMisuse"
     assert said in error.message
 
@@ -406,3 +419,113 @@ async def test_the_sync_face_is_refused_in_a_running_event_loop(app: Stepfast, k
     assert (await run.info()).attempt == 1
     with pytest.raises(ContextMisuse, match=r"write `await run.status\(…\)`"):
         app.sync.get(run.id).status()
+
+
+# -- what is said to code that calls wrongly: what was wrong, where, and what to write instead
+
+
+async def test_several_inputs_are_refused_with_a_sentence(app: Stepfast) -> None:
+    @app.task
+    async def add(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    untyped: Any = app
+    said = r"app\.start takes one input, but was given 2 .* as one value: .* Options go by name"
+    with pytest.raises(UnknownOption, match=said):
+        await untyped.start(add, 1, 2)
+    with pytest.raises(UnknownOption, match=said):
+        await asyncio.to_thread(untyped.sync.start, "add", 1, 2)
+    said = r"app\.start_many takes one list of inputs, but was given 2"
+    with pytest.raises(UnknownOption, match=said):
+        await untyped.start_many(add, [1], [2])
+    with pytest.raises(UnknownOption, match=said):
+        await asyncio.to_thread(untyped.sync.start_many, "add", [1], [2])
+
+
+@pytest.mark.parametrize("called", ["start", "start_many"])
+async def test_an_input_given_by_name_is_not_taken_for_a_slip(app: Stepfast, called: str) -> None:
+    add = task(app, "add")
+    start: Any = getattr(app, called)
+    with pytest.raises(UnknownOption) as refused:
+        await start(add, *([[]] if called == "start_many" else []), a=1)
+    assert f"app.{called} has no option 'a'" in str(refused.value)
+    assert "did you mean" not in str(refused.value)
+    assert "the input is one value" in str(refused.value)
+    with pytest.raises(UnknownOption, match="did you mean 'priority'"):
+        await start(add, [], priorty=1)
+
+
+@pytest.mark.parametrize("called", ["map", "branch", "gather", "first"])
+async def test_calls_that_a_plain_def_does_not_have(app: Stepfast, called: str) -> None:
+    @app.workflow
+    def order(ctx: SyncContext) -> None:
+        getattr(ctx, called)(1, [2])
+
+    run = await drained(app, order)
+    failed = await failure(run, rf"ctx\.{called} is not for a plain def .* async def")
+    assert failed.error_type == "ContextMisuse"
+    assert (await run.info()).attempt == 1, "no other attempt can help"
+
+
+async def test_a_name_that_no_context_has_stays_an_attribute_error(app: Stepfast) -> None:
+    @app.workflow(max_attempts=1)
+    def order(ctx: SyncContext) -> None:
+        ctx.mapp([1])  # type: ignore[attr-defined]
+
+    await failure(await drained(app, order), "'SyncContext' object has no attribute 'mapp'")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda ctx: ctx.wait_signal("go", timeout=-1), "the timeout of ctx.wait_signal must be zero or more seconds"),
+        (lambda ctx: ctx.sleep(-1), "the duration of ctx.sleep must be zero or more seconds"),
+        (lambda ctx: ctx.wait_until("x", lambda: 0, every=-1), "every of ctx.wait_until must be zero or more seconds"),
+        (lambda ctx: ctx.wait_until("x", lambda: 0, timeout=-1), "the timeout of ctx.wait_until must be zero or more"),
+    ],
+)
+async def test_a_span_that_makes_no_sense_is_named(app: Stepfast, call: Callable[[Any], Any], said: str) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await call(ctx)
+
+    await failure(await drained(app, order), said)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:/x", "sqlite:/x"),
+        ("sqlite:stepfast.db", "sqlite:stepfast.db"),
+        ("postgresql:/me:secret@host/db", "postgresql:***"),
+        ("sqlite:/x?password=secret", "sqlite:***"),
+        ("me:secret@host", "***"),
+    ],
+)
+def test_a_url_that_lacks_a_slash_is_shown_as_far_as_it_may_be(url: str, shown: str) -> None:
+    assert redact(url) == shown
+    with pytest.raises(ConfigurationError) as refused:
+        Stepfast(url)
+    assert repr(shown) in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def test_an_async_def_behind_a_plain_decorator_is_told_from_a_plain_def(app: Stepfast) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+
+        @app.workflow
+        @plain
+        async def order(ctx: Context) -> None: ...
+
+    said = str(refused.value)
+    assert "is an async def, but a decorator has wrapped it in a plain def" in said
+    assert "async def wrapper" in said
+    assert "SyncContext" not in said

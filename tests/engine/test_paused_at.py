@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, NonRetryableError, Run, Settings, Stepfast, SyncContext
+from stepfast import Context, NonRetryableError, Run, Settings, Stepfast
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Gate, ThreadGate, drained, eventually
-from tests.support.waiting import deafen, let_pass, reached, rows_of
+from tests.support.engine import PATIENCE, Gate, drained, eventually
+from tests.support.waiting import let_pass, reached, rows_of
 from tests.support.workflows import listener
 
 
@@ -61,14 +61,6 @@ async def test_lists_by_tag_and_workflow_tell_it_too(app: Stepfast) -> None:
         assert (listed.paused_at, listed.left_out) == (since, ())
 
 
-async def test_a_delayed_run_that_is_resumed_before_its_time(app: Stepfast) -> None:
-    run = await app.start(waiting(app), delay=3600)
-    await run.pause()
-    assert await paused_since(app, run) is not None
-    await run.resume()
-    assert await paused_since(app, run) is None
-
-
 async def test_a_waiting_run(app: Stepfast) -> None:
     run = await drained(app, waiting(app))
     await run.pause()
@@ -84,27 +76,6 @@ async def test_a_waiting_run(app: Stepfast) -> None:
     await run.resume()
     await app.drain()
     assert (await run.result(timeout=PATIENCE), await paused_since(app, run)) == (1, None)
-
-
-async def test_a_running_run_is_paused_when_its_owner_lets_go_of_it(app: Stepfast) -> None:
-    gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> int:
-        await ctx.step("first", gate.passing)
-        return await ctx.step("second", lambda: 2)
-
-    run = await app.start(order)
-    async with app.worker():
-        await gate.reached()
-        await run.pause()
-        assert ((await run.info()).asked, await paused_since(app, run)) == ("pause", None)
-        gate.open()
-        await reached(run, "paused")
-        assert await paused_since(app, run) is not None
-        await run.resume()
-        assert await run.result(timeout=PATIENCE) == 2
-    assert await paused_since(app, run) is None
 
 
 async def test_a_cancelled_run_and_its_retry(app: Stepfast) -> None:
@@ -130,39 +101,6 @@ async def test_a_cancelled_run_that_is_undone(app: Stepfast) -> None:
     assert (await run.status(), await paused_since(app, run)) == ("compensating", None)
     await app.drain()
     assert (await run.status(), await paused_since(app, run)) == ("compensated", None)
-
-
-async def test_a_deadline_that_ends_a_paused_run(app: Stepfast) -> None:
-    run = await app.start(waiting(app), deadline=3600)
-    await run.pause()
-    await let_pass(app, run, 7200)
-    await app.drain()
-    info = await run.info()
-    assert (info.status, info.reason, await paused_since(app, run)) == ("failed", "deadline", None)
-
-
-async def test_the_next_of_a_chain_that_is_born_paused(app: Stepfast, make_app: MakeApp) -> None:
-    gate, operator = ThreadGate(), make_app()
-    for each in (app, operator):
-        await deafen(each)
-
-    @app.workflow
-    def counter(ctx: SyncContext, number: int) -> int:
-        if number == 0:
-            gate.passing()
-            ctx.continue_as(1)
-        return number
-
-    run = await app.start(counter, 0)
-    async with app.worker():
-        await gate.reached()
-        await operator.get(run.id).pause()
-        gate.open()
-        await reached(run, "completed")
-    [continuation] = await app.runs(status="paused")
-    assert await paused_since(app, app.get(continuation.id)) is not None
-    await app.get(continuation.id).resume()
-    assert await paused_since(app, app.get(continuation.id)) is None
 
 
 async def test_a_dag_with_its_steps(app: Stepfast) -> None:

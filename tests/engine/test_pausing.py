@@ -19,11 +19,11 @@ from stepfast import (
     RunNotFound,
     Settings,
     Stepfast,
-    SyncContext,
 )
 from stepfast.engine.timers import wakes_at
 from stepfast.model.ids import new_id
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
+from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, drained, eventually, failure, finished
 from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
 from tests.support.workflows import listener, sleeper, task
@@ -114,20 +114,51 @@ async def test_resume_never_shortens_a_sleep(app: Stepfast) -> None:
         assert (info.status, info.waiting_for, info.due_at) == ("waiting", "time", due_at)
 
 
-async def test_a_sleep_that_ends_during_a_pause_is_over_at_resume(app: Stepfast, calls: Calls) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        await ctx.sleep(3600)
-        calls.hit("awake")
-        return "awake"
+async def two_signals(ctx: Context) -> list[Any]:
+    return [await ctx.wait_signal("go"), await ctx.wait_signal("go")]
 
-    run = await drained(app, order)
+
+async def signal_in_time(ctx: Context) -> str:
+    try:
+        return str(await ctx.wait_signal("go", timeout=3600))
+    except TimeoutError:
+        return "late"
+
+
+WAITING: dict[str, tuple[Callable[[Context], Any], Any]] = {
+    "time": (lambda ctx: ctx.sleep(3600), None),
+    "signals": (two_signals, [1, 2]),
+    "a timeout": (signal_in_time, "late"),
+    "a child": (lambda ctx: ctx.call("child"), "grown up"),
+}
+
+
+@pytest.mark.parametrize("what", WAITING)
+@ON_BOTH
+async def test_what_comes_during_a_pause_is_taken_at_resume(app: Stepfast, calls: Calls, what: str) -> None:
+    """Time goes on, mail is collected; and nothing is executed before."""
+    task(app, "child", returns="grown up")
+    wait, result = WAITING[what]
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        value = await wait(ctx)
+        calls.hit("went on")
+        return value
+
+    run = await app.start(order)
+    await app.drain(queues=["order"])
+    assert await run.status() == "waiting"
     await run.pause()
-    await let_pass(app, run, 7200)
+    if what == "signals":
+        await run.signal("go", 1)
+        await run.signal("go", 2)
+    if what in ("time", "a timeout"):
+        await let_pass(app, run, 7200)
     await app.drain()
     assert await run.status() == "paused" and calls == {}
     await run.resume()
-    assert await finished(app, run) == "awake"
+    assert await finished(app, run) == result
 
 
 async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) -> None:
@@ -149,24 +180,6 @@ async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) ->
     assert wakes_at(sleep) == sleep.completed_at + 1_800_000
 
 
-@ON_BOTH
-async def test_signals_are_collected_during_a_pause(app: Stepfast, calls: Calls) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        values = [await ctx.wait_signal("go"), await ctx.wait_signal("go")]
-        calls.hit("went on")
-        return values
-
-    run = await drained(app, order)
-    await run.pause()
-    await run.signal("go", 1)
-    await run.signal("go", 2)
-    await app.drain()
-    assert await run.status() == "paused" and calls == {}
-    await run.resume()
-    assert await finished(app, run) == [1, 2]
-
-
 async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_sleep(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
@@ -185,40 +198,6 @@ async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_slee
     assert await finished(app, run) == 1
 
 
-async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        try:
-            return str(await ctx.wait_signal("go", timeout=3600))
-        except TimeoutError:
-            return "late"
-
-    run = await drained(app, order)
-    await run.pause()
-    await let_pass(app, run, 3601)
-    await app.drain()
-    assert await run.status() == "paused"
-    await run.resume()
-    assert await finished(app, run) == "late"
-
-
-async def test_the_end_of_a_child_is_collected_during_a_pause(app: Stepfast) -> None:
-    child = task(app, "child", returns="grown up")
-
-    @app.workflow
-    async def parent(ctx: Context) -> Any:
-        return await ctx.call(child)
-
-    run = await app.start(parent)
-    await app.drain(queues=["parent"])
-    assert await run.status() == "waiting"
-    await run.pause()
-    await app.drain()
-    assert await run.status() == "paused"
-    await run.resume()
-    assert await finished(app, run) == "grown up"
-
-
 @ON_BOTH
 async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
     order = listener(app, deadline=3600)
@@ -230,14 +209,14 @@ async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
         await let_pass(app, run, 3601)
     await app.drain()
     for run in (waiting, queued):
-        caught = await failure(run)
-        assert caught.reason == "deadline"
+        assert (await failure(run)).reason == "deadline"
+        assert (await run.info()).paused_at is None
 
 
 # -- while it is executed -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
+@KINDS
 @ON_BOTH
 async def test_a_running_run_is_held_at_the_next_step(app: Stepfast, calls: Calls, kind: str) -> None:
     gate = ThreadGate()
@@ -247,31 +226,25 @@ async def test_a_running_run_is_held_at_the_next_step(app: Stepfast, calls: Call
         gate.passing()
         return number
 
-    if kind == "async":
+    async def order(ctx: Context) -> list[int]:
+        return [await ctx.step(first), await ctx.step("second", calls.hit, "second")]
 
-        @app.workflow(name="order")
-        async def order(ctx: Context) -> list[int]:
-            return [await ctx.step(first), await ctx.step("second", calls.hit, "second")]
-    else:
-
-        @app.workflow(name="order")
-        def order_in_a_thread(ctx: SyncContext) -> list[int]:
-            return [ctx.step(first), ctx.step("second", calls.hit, "second")]
-
+    workflow_of(app, kind, order)
     async with app.worker():
         run = await app.start("order")
         await gate.reached()
         await run.pause()
-        assert await run.status() == "running"
+        info = await run.info()
+        assert (info.status, info.asked, info.paused_at) == ("running", "pause", None)
         gate.open()
-        await reached(run, "paused")
+        assert (await reached(run, "paused")).paused_at is not None
         assert calls == {"first": 1}
         assert [(s.name, s.status, s.output) for s in await run.steps()] == [("first", "completed", 1)]
         await run.resume()
         assert await run.result(timeout=PATIENCE) == [1, 1]
     assert calls == {"first": 1, "second": 1}
     info = await run.info()
-    assert (info.attempt, info.losses, info.asked) == (1, 0, None)
+    assert (info.attempt, info.losses, info.asked, info.paused_at) == (1, 0, None, None)
 
 
 async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: Stepfast, calls: Calls) -> None:
@@ -470,33 +443,22 @@ async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -
     assert due is not None and abs(due - sleep.started_at - timedelta(hours=1)) < timedelta(seconds=20)
 
 
+@pytest.mark.parametrize("heard", ["at once", "by polling"])
 @ON_BOTH
-async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None:
-    app, operator = (
-        make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60, lease=180)),
-        make_app(),
-    )
+async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, heard: str) -> None:
+    polls = {"poll_interval": 60, "sweep_interval": 60, "lease": 180} if heard == "at once" else {"lease": 1}
+    app, operator = make_app(settings=Settings(**{"inline_wait": 3600, "poll_interval": 0.1, **polls})), make_app()
+    if heard == "by polling":
+        for each in (app, operator):
+            await deafen(each)
     order = listener(app)
     async with app.worker() as worker:
         run = await app.start(order)
         await eventually(lambda: run.id in worker.duties.executor.running)
         await eventually(lambda: worker.duties.executor.running[run.id].busy == 0)
-        for _ in range(3):  # also when one wish follows upon the other
-            await operator.signal(run.id, "other")
-        await operator.get(run.id).pause()
-        await reached(run, "paused")
-
-
-@ON_BOTH
-async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp) -> None:
-    app, operator = make_app(settings=Settings(inline_wait=3600, poll_interval=0.1, lease=1)), make_app()
-    for each in (app, operator):
-        await deafen(each)
-    order = listener(app)
-    async with app.worker() as worker:
-        run = await app.start(order)
-        await eventually(lambda: run.id in worker.duties.executor.running)
-        await eventually(lambda: worker.duties.executor.running[run.id].busy == 0)
+        if heard == "at once":
+            for _ in range(3):  # also when one request follows upon the other
+                await operator.signal(run.id, "other")
         await operator.get(run.id).pause()
         await reached(run, "paused")
 

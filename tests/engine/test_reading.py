@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
+import logging
+import os
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,8 +23,11 @@ from stepfast import (
     Settings,
     Stepfast,
     SyncContext,
+    results,
     step,
 )
+from stepfast.engine.function_spec import by_name
+from stepfast.info import ExecutedBy
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, failure
 from tests.support.waiting import rows_of
@@ -440,3 +448,264 @@ async def test_the_log_of_a_run_with_very_many_calls_is_whole(app: Stepfast) -> 
             "SELECT r.id, '', 0, 1, n.i, 1, 'a', '{}', 1, n.i, n.i FROM [runs] r CROSS JOIN n"
         )
     assert [call.attempt for call in await run.activity()] == list(range(1, 10_501))
+
+
+# -- a result that is waited for while its run is removed: RunNotFound, also beside others who wait in th
+
+
+async def test_a_run_that_was_removed_is_not_found_beside_other_waiters(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "_GONE_AFTER", 0.02)
+    monkeypatch.setattr(results, "_GONE_EVERY", 60.0)
+
+    @app.task
+    async def job() -> None:
+        pass
+
+    waited_for, quick, removed = await app.start(job, delay=3600), await app.start(job), await app.start(job)
+    watching = (await app._connect()).watcher
+    other = asyncio.create_task(waited_for.result())
+    await eventually(lambda: _looked(watching, waited_for.id))
+    await app.drain()
+    await quick.delete()
+    await removed.delete()
+    with pytest.raises(RunNotFound):
+        await quick.result(timeout=0.05)  # at its timeout, if not before
+    with pytest.raises(RunNotFound):
+        async with asyncio.timeout(PATIENCE):
+            await removed.result()
+    other.cancel()
+    await asyncio.wait([other])
+    assert watching._gone_at == {}
+
+
+async def _looked(watching: results.Watcher, run_id: str) -> bool:
+    """Whether it was looked for the run: the next time is far away."""
+    return watching._gone_at.get(run_id, 0.0) > asyncio.get_running_loop().time() + 30
+
+
+# -- waiting for the result of a run that nobody will take: said after a moment, and in the TimeoutError
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs for which somebody looked for workers."""
+    seen: list[str] = []
+    look = results.NoWorkerWarning._look
+
+    async def counted(self: results.NoWorkerWarning, run_id: str) -> object:
+        seen.append(run_id)
+        return await look(self, run_id)
+
+    monkeypatch.setattr(results.NoWorkerWarning, "_look", counted)
+    monkeypatch.setattr(results, "SOON", 0.02)
+    monkeypatch.setattr(results, "_AT_MOST_EVERY", 3600.0)
+    return seen
+
+
+async def test_a_timeout_says_that_nobody_will_take_the_run(app: Stepfast, looks: list[str]) -> None:
+    ship = task(app, "ship", returns=None)
+    run = await app.start(ship)
+    with pytest.raises(TimeoutError, match=r"within 0\.01 s; it is queued; there is no live worker"):
+        await run.result(timeout=0.01)
+    assert looks == [run.id]
+
+
+async def test_whoever_waits_is_told_once(app: Stepfast, looks: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    ship = task(app, "ship", returns=None)
+    task(app, "other", returns=None)
+    runs = await app.start_many(ship, [None] * 20)
+    async with app.worker(queues=["other"]):
+        for run in runs:
+            with pytest.raises(TimeoutError, match="no live worker serves queue 'ship'"):
+                await run.result(timeout=0.05)
+    [line] = [record for record in caplog.records if "it is queued" in record.getMessage()]
+    assert (line.run_id, line.workflow, line.attempt) == (runs[0].id, "ship", 0)  # type: ignore[attr-defined]
+    assert line.getMessage().startswith(
+        f"run {runs[0].id}: it is queued; no live worker serves queue 'ship': start one with `"
+    )
+    assert len(looks) == 1 + len(runs)  # one for the log, and one for each error
+
+
+async def test_nothing_is_said_of_a_run_that_somebody_has(
+    app: Stepfast, looks: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    ship = task(app, "ship", gate=gate, returns=None)
+    run = await app.start(ship)
+    async with app.worker():
+        await gate.reached()
+        with pytest.raises(TimeoutError, match="it continues, and result\\(\\) may be called again"):
+            await run.result(timeout=0.05)
+        gate.open()
+        await run.result(timeout=20)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# -- the activity log tells arguments by the names of the parameters, in Python and in the views
+
+
+@ON_BOTH
+async def test_arguments_have_names_in_the_log_and_in_the_views(app: Stepfast) -> None:
+    async def fetch(url: str, *others: str, depth: int = 1) -> str:
+        return url
+
+    def book(connection: Any, order: str) -> None:
+        pass
+
+    async def report(ctx: Any, rows: int) -> int:
+        ctx.progress("counting", {"rows": rows})
+        return rows
+
+    @app.workflow
+    async def crawl(ctx: Context) -> None:
+        await ctx.step(fetch, "a", "b", "c", depth=2)
+        await ctx.transaction(book, "o-1")
+        await ctx.step(report, ctx, 3)
+        await ctx.set("done", {"pages": 3})
+
+    run = await drained(app, crawl)
+    assert [call.parameters for call in await run.activity()] == [
+        {"url": "a", "others": ["b", "c"], "depth": 2}, {"order": "o-1"}, {"rows": 3},
+    ]  # fmt: skip
+    async with rows_of(app) as rows:
+        for view in ("activity_readable", "steps_readable"):
+            found = await rows.fetch(f"SELECT parameters FROM [{view}] ORDER BY position")
+            assert json.loads(found[0][0])["url"] == "a", view
+        [(value, key)] = await rows.fetch("SELECT value, key FROM [values_readable]")
+        assert (json.loads(value), key) == ({"pages": 3}, "done")
+        progress = await rows.fetch("SELECT name, detail, data FROM [progress_readable]")
+        assert [(name, detail, json.loads(data)) for name, detail, data in progress] in (
+            [], [("report", "counting", {"rows": 3})],
+        )  # fmt: skip
+
+
+@ON_BOTH
+def test_names_are_found_for_whatever_can_be_called() -> None:
+    class Mailer:
+        def send(self, to: str) -> None: ...
+
+        def __call__(self, to: str) -> None: ...
+
+    def plain(a: int, /, **more: int) -> None: ...
+
+    assert by_name(Mailer().send, ("x",), {}) == {"to": "x"}
+    assert by_name(Mailer(), ("x",), {}) == {"to": "x"}
+    assert by_name(functools.partial(Mailer().send), (), {"to": "x"}) == {"to": "x"}
+    assert by_name(plain, (1,), {"b": 2}) == {"a": 1, "b": 2}
+    assert by_name(plain, (1,), {"a": 2}) == {"args": (1,), "kwargs": {"a": 2}}
+    assert by_name(plain, (1, 2), {}) == {"a": 1, "args": (2,)}
+    assert by_name(dict, (1,), {}) == {"args": (1,)}
+
+
+# -- who executed what is known for as long as the run is kept: the worker, its host and its process
+
+
+RELEASES = Settings(inline_wait=0)
+"""Every wait gives its slot back."""
+
+
+def declare(app: Stepfast) -> Any:
+    """Two steps, with a wait for a signal between them."""
+
+    async def early() -> str:
+        return "early"
+
+    async def late() -> str:
+        return "late"
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.step(early)
+        await ctx.wait_signal("go")
+        return await ctx.step(late)
+
+    return flow
+
+
+def here(found: ExecutedBy | None) -> str:
+    """The id of a worker of this process."""
+    assert found is not None
+    assert (found.host, found.pid) == (socket.gethostname(), os.getpid())
+    return found.worker
+
+
+@ON_BOTH
+async def test_every_claim_keeps_its_worker_after_the_end(make_app: MakeApp) -> None:
+    one, other = make_app(settings=RELEASES), make_app(settings=RELEASES)
+    run = await one.start(declare(one))
+    again = other.get(run.id)
+    declare(other)
+    assert (await run.info()).executed_by is None
+    await one.drain()
+    first = here((await run.info()).executed_by)
+    await run.signal("go")
+    await other.drain()
+    info = await again.info()
+    second = here(info.executed_by)
+    assert (info.status, info.worker) == ("completed", None)
+    assert first != second
+    assert {step.name: here(step.executed_by) for step in await run.steps()} == {
+        "early": first, "go": second, "late": second,
+    }  # fmt: skip
+    assert [here(call.executed_by) for call in await run.activity()] == [first, second, second]
+    async with rows_of(one) as rows:
+        found = await rows.fetch("SELECT name, executed_by, host, pid FROM [steps_readable] ORDER BY seq")
+        mine = (socket.gethostname(), os.getpid())
+        assert [(name, str(who), *where) for name, who, *where in found] == [
+            ("early", first, *mine), ("go", second, *mine), ("late", second, *mine),
+        ]  # fmt: skip
+        found = await rows.fetch("SELECT executed_by FROM [activity_readable] ORDER BY position")
+        assert [str(who) for (who,) in found] == [first, second, second]
+        [(who, host, pid)] = await rows.fetch("SELECT executed_by, host, pid FROM [runs_readable]")
+        assert (str(who), host, pid) == (second, *mine)
+        found = await rows.fetch("SELECT first_claim, last_claim, executed_by FROM [claims_readable] ORDER BY 1")
+        assert [(begin, end, str(who)) for begin, end, who in found] == [(1, 1, first), (2, 2, second)]
+        assert await rows.fetch("SELECT 1 FROM [workers]") == []
+
+
+async def test_claims_of_one_worker_leave_no_row(app: Stepfast) -> None:
+    broken = task(app, "broken", error=ValueError("no"), max_attempts=2)
+    run = await drained(app, broken)
+    assert len({here(call.executed_by) for call in await run.activity()}) == 1
+    async with rows_of(app) as rows:
+        assert await rows.fetch("SELECT * FROM [claims]") == []
+
+
+async def test_limited_queues_and_steps_of_dags_keep_it_too(make_app: MakeApp) -> None:
+    def declare_all(app: Stepfast) -> tuple[Any, Any]:
+        flow = declare(app)
+        app.queue("flow", concurrency=1)
+        dag = app.dag("dag")
+
+        async def load(ctx: Any) -> str:
+            return "loaded"
+
+        dag.declare(load)
+        return flow, dag
+
+    one, other = make_app(settings=RELEASES), make_app(settings=RELEASES)
+    flow, dag = declare_all(one)
+    run, graph = await one.start(flow), await one.start(dag)
+    await one.drain()
+    declare_all(other)
+    await other.get(run.id).signal("go")
+    await other.drain()
+    assert len({here(step.executed_by) for step in await run.steps()}) == 2
+    [load] = await graph.steps()
+    assert here(load.executed_by) == here((await graph.info()).executed_by)
+
+
+async def test_it_goes_with_the_run(make_app: MakeApp) -> None:
+    one, other = make_app(settings=RELEASES), make_app(settings=RELEASES)
+    run = await drained(one, declare(one))
+    declare(other)
+    await run.signal("go")
+    await other.drain()
+    await run.delete()
+    async with rows_of(one) as rows:
+        assert await rows.fetch("SELECT * FROM [claims]") == []
+        await rows.fetch("UPDATE [past_workers] SET left_at = 1")
+        await one.drain()  # a worker that leaves takes those along that no run can name
+        assert len(await rows.fetch("SELECT * FROM [past_workers]")) == 1

@@ -12,7 +12,7 @@ import pytest
 from stepfast import Backoff, ConfigurationError, Context, InvalidState, RunInfo, RunNotFound, Settings, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import Calls, drained, finished
-from tests.support.workflows import listener, task
+from tests.support.workflows import listener, sleeper, task
 
 pytestmark = ON_SQLITE
 LATER = Backoff(base=600, max=3600, jitter=False)
@@ -152,18 +152,6 @@ async def test_a_delayed_dag_run_is_due_now(app: Stepfast) -> None:
 Make = Callable[[Stepfast], Any]
 
 
-def sleeping(app: Stepfast) -> Any:
-    @app.workflow
-    async def sleeper(ctx: Context) -> None:
-        await ctx.sleep(3600)
-
-    return sleeper
-
-
-def signalled(app: Stepfast) -> Any:
-    return listener(app, name="signalled")
-
-
 def checking(app: Stepfast) -> Any:
     @app.workflow
     async def checking(ctx: Context) -> None:
@@ -173,14 +161,14 @@ def checking(app: Stepfast) -> Any:
 
 
 def ended(app: Stepfast) -> Any:
-    return task(app, "ended", returns=None)
+    return task(app, "ended")
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (sleeping, "is waiting; .* How long a sleep lasts is recorded"),
-        (signalled, "is waiting; only a run that is queued, or waits for the next try of a step, can be rescheduled$"),
+        (sleeper, "is waiting; .* How long a sleep lasts is recorded"),
+        (listener, "is waiting; only a run that is queued, or waits for the next try of a step, can be rescheduled$"),
         (checking, "is waiting; .*; resume makes its next check at once"),
         (ended, "is completed; only a run that is queued"),
     ],

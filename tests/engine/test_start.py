@@ -12,12 +12,26 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast import AppClosed, ConfigurationError, Context, InvalidInput, Stepfast, StepfastError, UnknownWorkflow
+from stepfast import (
+    AppClosed,
+    ConfigurationError,
+    Context,
+    InvalidInput,
+    QueueFull,
+    RunNotFound,
+    Stepfast,
+    StepfastError,
+    UnknownWorkflow,
+)
+from stepfast.engine.host import Clock
 from stepfast.errors import DatabaseRefused
-from tests.engine.conftest import MakeApp
+from stepfast.model.queue_config import Bound
+from stepfast.model.records import NewRun, RunShape
+from stepfast.starts import Bounds
+from tests.engine.conftest import ON_BOTH, MakeApp
 from tests.support.engine import PATIENCE, Calls, drained, finished
 from tests.support.workflows import task
-from tests.worker.spying import wrap
+from tests.worker.spying import HeldReply, wrap
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -361,3 +375,181 @@ async def test_closing_while_a_refused_batch_is_sent_one_by_one_leaves_no_caller
         await sent.wait()
         await app.close()
         assert [type(told) for told in await starts] == [AppClosed] * 3
+
+
+# -- a text that is not the id of a run names no run: a handler gets for it what it gets for a run that w
+
+
+@pytest.mark.parametrize("text", ["garbage", "", "7", "0197a1b2-0000-7000-8000-00000000000", "x" * 5000])
+async def test_a_text_that_is_no_id_names_no_run(app: Stepfast, text: str) -> None:
+    with pytest.raises(RunNotFound, match="that is not a run id") as told:
+        app.get(text)
+    assert len(str(told.value)) < 200
+    with pytest.raises(RunNotFound):
+        await app.signal(text, "go")
+    for call in (app.sync.get, lambda text: app.sync.signal(text, "go")):
+        with pytest.raises(RunNotFound):
+            await asyncio.to_thread(call, text)
+
+
+async def test_what_is_no_text_is_a_mistake_of_the_caller(app: Stepfast) -> None:
+    with pytest.raises(ConfigurationError, match="is not a run id"):
+        app.get(7)  # type: ignore[arg-type]
+
+
+# -- a run is found by the key that it was started with
+
+
+@ON_BOTH
+async def test_a_run_is_found_by_its_key(make_app: MakeApp) -> None:
+    app, elsewhere = make_app(), make_app()
+
+    @app.task
+    async def greet(name: str) -> tuple[str, int]:
+        return name, 1
+
+    other = task(app, "other", returns=None)
+    run = await app.start(greet, "ada", key="k-1")
+    await app.start(other, "eve", key="k-2")
+    found = await app.find(greet, key="k-1")
+    assert found.id == run.id
+    assert await finished(app, found) == ("ada", 1)
+    assert await (await app.find("greet", key="k-1")).result() == ("ada", 1)
+    assert await (await elsewhere.find("greet", key="k-1")).result() == ["ada", 1]
+    assert await asyncio.to_thread(lambda: app.sync.find(greet, key="k-1").result()) == ("ada", 1)
+    with pytest.raises(RunNotFound, match="there is no run of workflow 'greet' with the key 'k-2'"):
+        await app.find(greet, key="k-2")
+    await run.delete()
+    with pytest.raises(RunNotFound):
+        await app.find(greet, key="k-1")
+
+
+@ON_BOTH
+async def test_a_run_that_waits_for_more_starts_is_found_until_it_begins(app: Stepfast) -> None:
+    """Then its key is free for the next."""
+    index = task(app, "index")
+    run = await app.start(index, "a", key="k", debounce=60)
+    assert (await app.find(index, key="k")).id == run.id
+    await run.reschedule(delay=0)
+    assert await finished(app, run) == "a"
+    with pytest.raises(RunNotFound):
+        await app.find(index, key="k")
+
+
+@ON_BOTH
+async def test_what_is_no_workflow_or_key_is_refused(app: Stepfast) -> None:
+    with pytest.raises(ConfigurationError, match="takes a workflow or its name"):
+        await app.find(print, key="k")  # type: ignore[call-overload]
+    with pytest.raises(ConfigurationError, match="the key"):
+        await app.find("w", key="")
+
+
+# -- `max_ready`: a start beyond it is refused, and nothing is started
+
+
+@pytest.fixture
+def mail(app: Stepfast) -> Any:
+    app.queue("mail", max_ready=3)
+    return task(app, "mail")
+
+
+async def ready(app: Stepfast) -> int:
+    return {info.name: info.ready for info in await app.queues()}.get("mail", 0)
+
+
+@ON_BOTH
+async def test_a_start_beyond_it_is_refused(app: Stepfast, mail: Any) -> None:
+    for number in range(3):
+        await app.start(mail, number)
+    with pytest.raises(QueueFull, match="queue 'mail' has 3 ready runs and takes at most 3"):
+        await app.start(mail, 3)
+    assert await ready(app) == 3
+    later = await app.start(mail, 4, delay=60)
+    assert await later.status() == "queued"
+    await app.drain()
+    assert await (await app.start(mail, 5)).status() == "queued"
+
+
+@ON_BOTH
+async def test_many_are_started_all_or_none(app: Stepfast, mail: Any) -> None:
+    await app.start(mail, 0)
+    with pytest.raises(QueueFull, match="3 more would be too many"):
+        await app.start_many(mail, [1, 2, 3])
+    assert await ready(app) == 1
+    assert len(await app.start_many(mail, [1, 2])) == 2
+
+
+@ON_BOTH
+async def test_the_start_of_a_key_that_is_taken_is_never_too_much(app: Stepfast, mail: Any) -> None:
+    first = await app.start(mail, 0, key="a")
+    await app.start_many(mail, [1, 2])
+    assert (await app.start(mail, 0, key="a")).id == first.id
+    with pytest.raises(QueueFull):
+        await app.start(mail, 0, key="b")
+
+
+@ON_BOTH
+async def test_starts_at_once_from_several_processes_stay_within_it(
+    app: Stepfast, mail: Any, make_app: MakeApp
+) -> None:
+    await app.set_limits("mail", max_ready=6)
+    await app.start(mail, 0)  # from now on the other, which lacks the code, knows the workflow
+    other = make_app()
+    starts = [each.start("mail", n) for n in range(6) for each in (app, other)]
+    done = await asyncio.gather(*starts, return_exceptions=True)
+    assert sum(isinstance(each, QueueFull) for each in done) == 7
+    assert await ready(app) == 6
+
+
+@ON_BOTH
+async def test_children_are_never_refused(app: Stepfast, mail: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        number: int = await ctx.call(mail, 7)
+        return number
+
+    run = await app.start(parent)
+    await app.start_many(mail, [1, 2, 3])
+    assert await finished(app, run) == 7
+
+
+@ON_BOTH
+async def test_a_dag_counts_the_steps_that_begin(app: Stepfast) -> None:
+    app.queue("graph", max_ready=1)
+    graph = app.dag("graph")
+
+    @graph.step
+    async def first(ctx: Any) -> None: ...
+
+    @graph.step(after=["first"])
+    async def second(ctx: Any) -> None: ...
+
+    await app.start(graph)
+    with pytest.raises(QueueFull):
+        await app.start(graph)
+    assert len(await app.runs(workflow="graph")) == 1
+
+
+@ON_BOTH
+@pytest.mark.parametrize("overtaken", [False, True], ids=["it is the last", "a younger one has overtaken it"])
+async def test_the_answer_to_a_question_older_than_what_was_said_is_not_taken_for_the_last_word(
+    app: Stepfast, mail: Any, overtaken: bool
+) -> None:
+    await app.start(mail, 0)
+    store = await app.store()
+    held, bounds = HeldReply(store, "queue_bounds"), Bounds(store, Clock())
+    older = asyncio.create_task(bounds.learn())
+    assert await held.done() == {"mail": 3}
+    await app.set_limits("mail", max_ready=2)
+    bounds.forget()
+    if overtaken:
+        await bounds.learn()
+    held.release()
+    await older
+    if not overtaken:
+        assert not bounds.known
+        await bounds.learn()
+    assert bounds.known
+    most = bounds.of([NewRun("run", RunShape("mail", "1", "mail"), "null")])
+    await asyncio.gather(*bounds.drop())
+    assert most == Bound("mail", 2)
