@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast import Context, Run, Stepfast
 from stepfast.errors import DatabaseUnavailable, InvalidState
+from tests.support.databases import connected
 from tests.support.engine import eventually
 from tests.support.proxy import Proxy
 
@@ -102,15 +102,6 @@ async def stands(run: Run[Any], status: str) -> bool:
         return await run.status() == status
     except DatabaseUnavailable:
         return False
-
-
-@asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(url)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 async def waits_for_lock(connection: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +24,7 @@ from stepfast import (
     UnknownWorkflow,
 )
 from tests.engine.conftest import MakeApp
+from tests.support.codecs import Backwards
 from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, outcome
 from tests.support.waiting import rows_of
 from tests.support.workflows import task
@@ -266,24 +266,20 @@ def test_the_url_and_the_namespace_come_from_the_environment_unless_given(monkey
 # -- codec -------------------------------------------------------------------------------------------------------------
 
 
-class Reversing:
-    """Not much of a cipher, but nothing readable is left."""
+class Failing(Backwards):
+    """Fails, when it is told to."""
 
-    def __init__(self) -> None:
-        self.broken = False
+    broken = False
 
-    def encode(self, data: bytes) -> bytes:
+    def encode(self, data: bytes, /) -> bytes:
         if self.broken:
             raise ConnectionError("the key server is away; it was told top-secret")
-        return base64.b85encode(data[::-1])
-
-    def decode(self, data: bytes) -> bytes:
-        return base64.b85decode(data)[::-1]
+        return super().encode(data)
 
 
 async def test_every_stored_payload_passes_through_the_codec(make_app: MakeApp) -> None:
     """Design: inputs, results, arguments, errors, progress; read back plain with the same codec only."""
-    app = make_app(codec=Reversing())
+    app = make_app(codec=Backwards())
     tried: list[int] = []
 
     @app.workflow(max_attempts=2)
@@ -316,7 +312,7 @@ async def test_every_stored_payload_passes_through_the_codec(make_app: MakeApp) 
 
 
 async def test_what_was_stored_before_the_codec_stays_readable(make_app: MakeApp) -> None:
-    plain, coded = make_app(), make_app(codec=Reversing())
+    plain, coded = make_app(), make_app(codec=Backwards())
     for app in (plain, coded):
         task(app, "mail")
     run = await plain.start("mail", "a")
@@ -328,7 +324,7 @@ async def test_what_was_stored_before_the_codec_stays_readable(make_app: MakeApp
 @pytest.mark.parametrize("where", ["step", "result", "error"])
 async def test_a_codec_that_fails_costs_an_attempt_and_leaks_nothing(make_app: MakeApp, where: str) -> None:
     """An error that cannot be encoded must not wedge the run, nor be stored in the clear."""
-    codec = Reversing()
+    codec = Failing()
     app = make_app(codec=codec)
 
     @app.workflow(max_attempts=1)

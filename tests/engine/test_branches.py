@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, RetryLater, Settings, Stepfast, SyncContext
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import WAITS, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, finished, make_due, replayed, worked
 from tests.support.waiting import reached
 
 pytestmark = pytest.mark.enough_on("sqlite")
-WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
 
 
 async def places(app: Stepfast, run_id: str) -> set[tuple[str, int, str]]:
@@ -205,9 +204,8 @@ async def test_a_run_is_released_when_every_branch_waits(make_app: MakeApp) -> N
 
 
 @WAITS
-async def test_a_branch_goes_on_while_others_wait(make_app: MakeApp, moment: float) -> None:
+async def test_a_branch_goes_on_while_others_wait(app: Stepfast) -> None:
     """Signals wake the branch that waits for them, in whatever order they come."""
-    app = make_app(settings=Settings(inline_wait=moment))
 
     async def wait(ctx: Context, name: str) -> str:
         value = await ctx.wait_signal(name)
@@ -312,6 +310,7 @@ async def test_an_interrupted_map_goes_on_where_it_was(app: Stepfast, calls: Cal
     assert len(repeated) <= 10, "only what was in flight"
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(150)
 async def test_ten_thousand_items_are_bounded_in_memory(app: Stepfast) -> None:
     """With a limit, items that are done leave little behind."""

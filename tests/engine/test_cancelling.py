@@ -38,7 +38,7 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 
 @pytest.mark.parametrize("when", ["before it is claimed", "before it is due", "between two attempts"])
-async def test_a_run_that_nobody_executes_ends_at_once_and_does_not_come_back(
+async def test_a_run_that_is_not_executed_ends_at_once_and_does_not_come_back(
     app: Stepfast, calls: Calls, when: str
 ) -> None:
     @app.task(backoff=Backoff(base=60))

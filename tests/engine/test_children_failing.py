@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepfast import ChildFailed, Context, NonRetryableError, RunCancelled, RunFailed, Settings, Stepfast
-from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, WAITS, MakeApp
 from tests.store.scene import Rows
 from tests.support.children import add_double, all_delivered
 from tests.support.engine import (
@@ -25,9 +25,6 @@ from tests.support.engine import (
 from tests.support.workflows import listener, task
 
 pytestmark = ON_SQLITE
-
-WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
-"""Every wait released at once; and the usual, where a short one stays in memory."""
 
 
 async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
@@ -191,9 +188,8 @@ async def test_children_outlive_a_parent_that_ends_by_itself(app: Stepfast, end:
 
 @WAITS
 @ON_BOTH
-async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(make_app: MakeApp, moment: float) -> None:
+async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(app: Stepfast) -> None:
     """Rule 26: those that wait at once, one that runs after its step."""
-    app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
     grandchild = listener(app, "never", name="grandchild")
 
@@ -372,7 +368,7 @@ async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_dow
     quick = task(app, "quick")
 
     @app.workflow
-    async def parent(ctx: Context, number: int) -> int:
+    async def parent(ctx: Context, number: int) -> Any:
         return await ctx.call(quick, number) + await ctx.call(quick, 1)
 
     runs = await app.start_many(parent, range(50))

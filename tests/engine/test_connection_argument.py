@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,17 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from stepfast import ConfigurationError, Context, DatabaseUnavailable, InvalidInput, InvalidState, RunNotFound, Stepfast
-from stepfast.model.ids import new_id
 from stepfast.settings import Settings
 from stepfast.telemetry import Observer
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
-from tests.support.engine import Calls, drained, finished, outcome
+from tests.support.databases import connected
+from tests.support.engine import Calls, drained, finished
 from tests.support.waiting import reached
 from tests.support.workflows import task
 
 ON_POSTGRES = ["asyncpg", "asyncpg pool", "alchemy session", "alchemy connection"]
-ENOUGH = ["asyncpg", "alchemy session", "sqlite3"]
+ENOUGH = ["asyncpg", "sqlite3"]
 """Each kind of connection is tried by the tests of the store; here these are enough for `make test`."""
 
 
@@ -57,12 +57,9 @@ class Caller:
             finally:
                 connection.close()
         elif self.kind == "asyncpg":
-            connection = await asyncpg.connect(self.app.url.text)
-            try:
+            async with connected(self.app.url.text) as connection:
                 async with connection.transaction():
                     yield connection
-            finally:
-                await connection.close()
         elif self.kind == "asyncpg pool":
             async with asyncpg.create_pool(self.app.url.text, min_size=1, max_size=1) as pool:
                 async with pool.acquire() as connection, connection.transaction():
@@ -157,18 +154,6 @@ async def test_a_start_is_rolled_back_with_the_callers_rows(
         await run.result(timeout=1)
 
 
-async def test_many_starts_are_committed_or_rolled_back_together(app: Stepfast, caller: Caller, double: Any) -> None:
-    async with caller.transaction() as connection:
-        runs = await app.start_many(double, range(20), connection=connection)
-    with pytest.raises(Stop):
-        async with caller.transaction() as connection:
-            await app.start_many(double, range(100, 120), connection=connection)
-            raise Stop
-    await app.drain()
-    assert [await run.result() for run in runs] == [n * 2 for n in range(20)]
-    assert len(await app.runs(limit=100)) == 20
-
-
 async def test_the_same_key_is_the_same_run(app: Stepfast, caller: Caller, double: Any, calls: Calls) -> None:
     """Within one transaction, against what was there before, and for the starts that come after."""
     old = await app.start(double, 1, key="old")
@@ -181,22 +166,6 @@ async def test_the_same_key_is_the_same_run(app: Stepfast, caller: Caller, doubl
     assert new.id == twice.id == later.id
     await app.drain()
     assert calls == {"1": 1, "2": 1}
-
-
-async def test_a_key_that_was_rolled_back_is_free(app: Stepfast, caller: Caller, double: Any) -> None:
-    with pytest.raises(Stop):
-        async with caller.transaction() as connection:
-            await app.start(double, 1, key="k", connection=connection)
-            raise Stop
-    assert await outcome(app, double, 2, key="k") == 4
-
-
-async def test_keys_of_many(app: Stepfast, caller: Caller, double: Any) -> None:
-    await app.start(double, 1, key="b")
-    async with caller.transaction() as connection:
-        runs = await app.start_many(double, [1, 2, 3], keys=["a", "b", "a"], connection=connection)
-    assert runs[0].id == runs[2].id
-    assert len(await app.runs()) == 2
 
 
 async def test_an_input_that_does_not_fit_leaves_the_transaction_usable(
@@ -251,34 +220,6 @@ async def test_a_signal_is_delivered_when_the_caller_commits(app: Stepfast, call
     assert await caller.notes() == ["a"]
 
 
-async def test_a_signal_is_rolled_back_with_the_callers_rows(app: Stepfast, caller: Caller, waiter: Any) -> None:
-    run = await app.start(waiter)
-    with pytest.raises(Stop):
-        async with caller.transaction() as connection:
-            await run.signal("word", "undone", connection=connection)
-            raise Stop
-    await run.signal("word", 1)
-    await run.signal("word", 2)
-    assert await finished(app, run) == [1, 2]
-
-
-async def test_a_run_may_be_started_and_sent_to_in_one_transaction(app: Stepfast, caller: Caller, waiter: Any) -> None:
-    async with caller.transaction() as connection:
-        run = await app.start(waiter, connection=connection)
-        await run.signal("word", 1, connection=connection)
-        await run.signal("word", None, connection=connection)
-    assert await finished(app, run) == [1, None]
-
-
-async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Stepfast, caller: Caller, double: Any) -> None:
-    run = await drained(app, double, 1)
-    async with caller.transaction() as connection:
-        await caller.note(connection, "kept")
-        with pytest.raises(InvalidState, match="completed"):
-            await run.signal("word", connection=connection)
-    assert await caller.notes() == ["kept"]
-
-
 async def test_a_signal_to_the_first_of_a_chain_that_has_ended_is_refused(app: Stepfast, caller: Caller) -> None:
     """As one without a connection is: whoever delivers it would throw it away."""
 
@@ -325,13 +266,6 @@ async def test_a_signal_to_the_first_of_a_chain_is_as_one_to_its_last(make_app: 
             await run.signal("word", connection=connection)
 
 
-async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Stepfast, caller: Caller, double: Any) -> None:
-    await app.start(double, 1)
-    async with caller.transaction() as connection:
-        with pytest.raises(RunNotFound):
-            await app.signal(new_id(), "word", connection=connection)
-
-
 @only_with(*ON_POSTGRES)
 async def test_a_waiting_run_is_not_locked_by_a_signal_that_is_not_committed(
     app: Stepfast, caller: Caller, waiter: Any
@@ -367,13 +301,6 @@ async def test_many_transactions_at_once_start_and_signal(app: Stepfast, caller:
             assert [await one(number) for number in range(5)] == list(range(5))
         else:
             assert await asyncio.gather(*(one(number) for number in range(10))) == list(range(10))
-
-
-@pytest.mark.parametrize("wrong", [object(), "postgresql://somewhere", 5])
-async def test_what_is_no_connection_is_refused_by_name(app: Stepfast, double: Any, wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="connection="):
-        await app.start(double, 1, connection=wrong)
-    assert await app.runs() == []
 
 
 async def test_the_first_use_of_an_application_may_be_inside_a_transaction(make_app: MakeApp) -> None:
@@ -414,51 +341,23 @@ async def test_a_result_is_waited_for_through_an_outage_also_by_a_mere_id(app: S
 # -- another database ------------------------------------------------------------------------------------------------
 
 
-@only_with("asyncpg", "sqlite3")
+@only_with("sqlite3")
 @pytest.mark.parametrize("tables", [True, False])
-async def test_a_connection_to_another_database_is_refused(
-    url: str, app: Stepfast, tmp_path: Path, kind: str, tables: bool, double: Any
+async def test_a_connection_to_another_file_is_refused(
+    kind: str, app: Stepfast, tmp_path: Path, tables: bool, double: Any
 ) -> None:
     """Also if it has the same tables: the run would be started over there."""
-    elsewhere = await another_database(url, tmp_path)
-    other = Stepfast(elsewhere)
     run = await app.start(double, 1)
-    try:
+    async with Stepfast(f"sqlite:///{tmp_path / 'elsewhere.db'}") as other:
         if tables:
             await other.migrate()
-        connection: Any
-        if kind == "sqlite3":
-            connection = sqlite3.connect(other.url.path or "")
-        else:
-            connection = await asyncpg.connect(elsewhere)
-        try:
+        with closing(sqlite3.connect(other.url.path or "")) as connection:
             for _ in range(2):
                 with pytest.raises(ConfigurationError, match="nothing was written"):
                     await app.start(double, 2, connection=connection)
                 with pytest.raises(ConfigurationError, match="nothing was written"):
                     await run.signal("word", 2, connection=connection)
-        finally:
-            closing = connection.close()
-            if closing is not None:
-                await closing
-        if tables:
-            assert await other.runs() == []
-    finally:
-        await other.close()
-        if kind == "asyncpg":
-            connection = await asyncpg.connect(url)
-            await connection.execute(f"DROP DATABASE {elsewhere.rpartition('/')[2]}")
-            await connection.close()
-
-
-async def another_database(url: str, folder: Path) -> str:
-    if url.startswith("sqlite"):
-        return f"sqlite:///{folder / 'elsewhere.db'}"
-    connection = await asyncpg.connect(url)
-    name = f"elsewhere_{new_id()[-12:]}"
-    await connection.execute(f"CREATE DATABASE {name}")
-    await connection.close()
-    return url.rpartition("/")[0] + f"/{name}"
+        assert not tables or await other.runs() == []
 
 
 @only_with("sqlite3")

@@ -73,7 +73,6 @@ async def test_a_gate_holds_what_comes_after_it(app: Stepfast, declare: Declare,
 
 
 @pytest.mark.parametrize("value", [True, "yes", {"by": "eve"}, 0, None, ""])
-@ON_BOTH
 async def test_a_signal_opens_it_and_its_value_is_the_output(app: Stepfast, declare: Declare, value: Any) -> None:
     run = await drained(app, declare())
     await run.signal("manager_ok", value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, NonRetryableError, RetryLater, Settings, Stepfast
+from stepfast import Backoff, NonRetryableError, Settings, Stepfast
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, WAITS, MakeApp
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import QUICK, build, how, make_step_due, passing, returning, row_of, steps_of
@@ -147,8 +147,8 @@ async def test_a_step_that_fails_twice_is_retried_alone(app: Stepfast, calls: Ca
 
 @pytest.mark.parametrize(
     ("settings", "options", "tries"),
-    [({}, {}, 3), ({"dag_retries": 1}, {}, 2), ({}, {"retries": 0}, 1), ({"retries": 9}, {}, 3)],
-    ids=["default", "setting", "none", "other setting"],
+    [({}, {}, 3), ({"dag_retries": 1}, {}, 2), ({}, {"retries": 0}, 1), ({"retries": 9, "max_attempts": 1}, {}, 3)],
+    ids=["default", "setting", "none", "other settings"],
 )
 async def test_a_step_without_options_is_retried_as_the_settings_say(
     make_app: MakeApp, calls: Calls, settings: dict[str, Any], options: dict[str, Any], tries: int
@@ -203,21 +203,6 @@ async def test_a_backoff_is_waited_for_without_a_slot(app: Stepfast, calls: Call
     assert await how(run) == {"shaky": "waiting"}
     await app.drain()
     assert calls == {"shaky": 1}
-    await make_step_due(app, run, "shaky")
-    assert await finished(app, run) == {"shaky": 2}
-
-
-async def test_a_step_can_set_the_time_of_its_next_try(app: Stepfast, calls: Calls) -> None:
-    dag = app.dag("dag")
-
-    @dag.step(retries=1)
-    async def shaky(ctx: Any) -> int:
-        if calls.hit("shaky") == 1:
-            raise RetryLater(3600)
-        return 2
-
-    run = await drained(app, dag)
-    assert await run.status() == "running"
     await make_step_due(app, run, "shaky")
     assert await finished(app, run) == {"shaky": 2}
 
@@ -285,19 +270,6 @@ async def test_what_a_step_records_is_not_done_again_after_a_crash(app: Stepfast
     await crash_at(app, outcome_of("second"), written=False)
     assert await finished(app, run) == {"pay": 7}
     assert calls == {"pay": 2, "first": 1, "second": 2}
-
-
-async def test_what_a_step_recorded_is_kept_for_its_next_attempt(app: Stepfast, calls: Calls) -> None:
-    dag = app.dag("dag")
-
-    @dag.step(retries=1, backoff=QUICK)
-    async def work(ctx: Any) -> None:
-        await ctx.step("once", lambda: calls.hit("once"))
-        if calls.hit("work") == 1:
-            raise ValueError("after the checkpoint")
-
-    assert await outcome(app, dag) == {"work": None}
-    assert calls == {"once": 1, "work": 2}
 
 
 @WRITTEN

@@ -9,16 +9,14 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast import AttemptTimeout, ChildFailed, Context, Dag, RunCancelled, RunNotFound, Settings, Stepfast
 from stepfast.run import Run
 from stepfast.runtime import Connected
-from tests.engine.conftest import ON_BOTH, ON_SQLITE, RELEASED, WAITS, MakeApp, with_settings
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, RELEASED, WAITS, MakeApp
 from tests.store.scene import Rows
 from tests.support.dags import (
-    QUICK,
     Saga,
     build,
     how,
@@ -29,6 +27,7 @@ from tests.support.dags import (
     step_is,
     steps_of,
 )
+from tests.support.databases import connected
 from tests.support.engine import (
     PATIENCE,
     Calls,
@@ -289,12 +288,9 @@ async def transaction(app: Stepfast) -> AsyncIterator[Any]:
         finally:
             database.close()
         return
-    connection = await asyncpg.connect(app.url.text)
-    try:
+    async with connected(app.url.text) as connection:
         async with connection.transaction():
             yield connection
-    finally:
-        await connection.close()
 
 
 @ON_BOTH
@@ -362,20 +358,6 @@ async def test_the_queue_of_a_start_is_that_of_its_steps(app: Stepfast) -> None:
     assert (await run.status(), await other.status()) == ("running", "completed")
     await app.drain(queues=["usual"])
     assert await run.status() == "completed"
-
-
-@with_settings(max_attempts=1)
-async def test_max_attempts_does_not_limit_the_retries_of_steps(app: Stepfast, calls: Calls) -> None:
-    dag = app.dag("dag")
-
-    @dag.step(retries=1, backoff=QUICK)
-    async def shaky(ctx: Any) -> int:
-        if calls.hit("shaky") == 1:
-            raise ValueError("once")
-        return 1
-
-    assert await outcome(app, dag) == {"shaky": 1}
-    assert calls["shaky"] == 2
 
 
 @ON_BOTH

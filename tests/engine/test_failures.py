@@ -205,22 +205,6 @@ async def test_a_handler_that_exits_or_cancels_itself_does_not_end_the_worker(ap
 # -- what a new attempt forgets --------------------------------------------------------------------------------
 
 
-async def test_a_new_attempt_makes_only_the_failed_step_anew(app: Stepfast, calls: Calls) -> None:
-    """Rule 15."""
-
-    async def work(name: str) -> str:
-        if calls.hit(name) < 3 and name == "b":
-            raise ValueError("not yet")
-        return name
-
-    @app.workflow(max_attempts=3, backoff=AT_ONCE)
-    async def order(ctx: Context) -> list[str]:
-        return [await ctx.step(name, work, name) for name in "abc"]
-
-    assert await outcome(app, order) == ["a", "b", "c"]
-    assert calls == {"a": 1, "b": 3, "c": 1}
-
-
 async def test_a_cleanup_step_after_the_error_is_made_anew_too(app: Stepfast, calls: Calls) -> None:
     """Rule 15: what was recorded after the error was raised belongs to the attempt that failed."""
 

@@ -107,17 +107,31 @@ async def test_a_step_beats_another(app: Stepfast, calls: Calls) -> None:
     assert await kinds(app, run.id) == {"quick": "completed", "slow": "cancelled", "first": "completed"}
 
 
-async def test_a_branch_may_race(app: Stepfast) -> None:
-    """A line of several steps, against a clock."""
+async def three_steps(ctx: Context, name: str) -> list[str]:
+    return [await ctx.step(f"{name} {n}", lambda n: f"{name}{n}", n) for n in range(3)]
 
-    async def work(ctx: Context, name: str) -> list[str]:
-        return [await ctx.step(f"{name} {n}", lambda n: f"{name}{n}", n) for n in range(3)]
+
+def nested(ctx: Context) -> Any:
+    return ctx.first(a=ctx.wait_signal("never"), b=ctx.step("quick", lambda: 1))
+
+
+@pytest.mark.parametrize(
+    ("runner", "value"),
+    [
+        (lambda ctx: ctx.branch(three_steps, "w"), ["w0", "w1", "w2"]),
+        (lambda ctx: ctx.map(three_steps, ["a"]), [["a0", "a1", "a2"]]),
+        (nested, ["b", 1]),
+    ],
+    ids=["branch", "map", "race"],
+)
+async def test_branches_maps_and_races_may_race(app: Stepfast, runner: Callable[[Context], Any], value: Any) -> None:
+    """Against a clock."""
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(work=ctx.branch(work, "w"), late=ctx.sleep(HOUR)))
+        return list(await ctx.first(work=runner(ctx), late=ctx.sleep(HOUR)))
 
-    assert await outcome(app, order) == ["work", ["w0", "w1", "w2"]]
+    assert await outcome(app, order) == ["work", value]
 
 
 @pytest.mark.enough_on("postgres", "sqlite")
@@ -138,15 +152,6 @@ async def test_children_and_maps_may_race(app: Stepfast) -> None:
         gate.open()
         [child] = await app.runs(workflow=slow)
         assert await app.get(child.id).result(timeout=20) == "slow"  # given up, not ended
-
-
-async def test_a_race_within_a_race(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        inner = ctx.first(a=ctx.wait_signal("never"), b=ctx.step("quick", lambda: 1))
-        return list(await ctx.first(inner=inner, late=ctx.sleep(HOUR)))
-
-    assert await outcome(app, order) == ["inner", ["b", 1]]
 
 
 async def test_two_ready_at_the_same_time_have_one_winner_for_ever(app: Stepfast, calls: Calls) -> None:
@@ -245,26 +250,31 @@ async def test_the_child_of_a_loser_may_still_be_asked(app: Stepfast) -> None:
     assert await worked(app, await app.start(order)) == ["quick", "slow"]
 
 
+async def deeper(ctx: Context, depth: int = 5) -> None:
+    await ctx.step(f"deep {depth}", lambda: depth)
+    if depth:
+        await ctx.gather(ctx.branch(deeper, depth - 1), ctx.step("beside", lambda: 4))
+
+
+async def losing(ctx: Context, number: int) -> None:
+    await ctx.step(f"one {number}", lambda: 1)
+    await ctx.gather(ctx.step("two", lambda: 2), ctx.branch(deeper))
+    await ctx.wait_signal("never")
+
+
 @WAITS
-async def test_a_branch_that_loses_after_some_steps_replays_as_lost(make_app: MakeApp, moment: float) -> None:
+@pytest.mark.parametrize("way", ["branch", "map"])
+async def test_a_branch_or_map_that_loses_after_some_steps_replays_as_lost(
+    make_app: MakeApp, moment: float, way: str
+) -> None:
     """Its records are no part of what the code does afterwards, and no sign of changed code."""
     app = make_app(settings=Settings(inline_wait=moment))
     gate = Gate()
 
-    async def work(ctx: Context) -> str:
-        await ctx.step("one", lambda: 1)
-        await ctx.gather(ctx.step("two", lambda: 2), ctx.branch(deeper))
-        await ctx.wait_signal("never")
-        return "?"
-
-    async def deeper(ctx: Context, depth: int = 5) -> None:
-        await ctx.step(f"deep {depth}", lambda: depth)
-        if depth:
-            await ctx.gather(ctx.branch(deeper, depth - 1), ctx.step("beside", lambda: 4))
-
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
-        won = await ctx.first(work=ctx.branch(work), late=ctx.sleep(HOUR))
+        work = ctx.branch(losing, 0) if way == "branch" else ctx.map(losing, range(5), limit=2)
+        won = await ctx.first(work=work, late=ctx.sleep(HOUR))
         await ctx.step("gate", gate.passing)
         return [*won, await ctx.step("after", lambda: "after")]
 
@@ -274,25 +284,6 @@ async def test_a_branch_that_loses_after_some_steps_replays_as_lost(make_app: Ma
     await make_due(app, run.id)
     await interrupt(app, gate)
     assert await finished(app, run, gate) == ["late", None, "after"]
-
-
-async def test_a_map_that_loses_after_some_steps_replays_as_lost(app: Stepfast) -> None:
-    gate = Gate()
-
-    async def item(ctx: Context, n: int) -> None:
-        await ctx.step(f"item {n}", lambda: n)
-        await ctx.wait_signal("never")
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        won = await ctx.first(work=ctx.map(item, range(5), limit=2), late=ctx.sleep(HOUR))
-        await ctx.step("gate", gate.passing)
-        return list(won)
-
-    run = await drained(app, order)
-    await make_due(app, run.id)
-    await interrupt(app, gate)
-    assert await finished(app, run, gate) == ["late", None]
 
 
 async def test_calls_a_losing_branch_had_not_awaited_are_no_misuse(app: Stepfast) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 from stepfast import Context, InvalidState, Settings, Stepfast
 from stepfast.model.payload_check import first_problem
 from tests.engine.conftest import MakeApp
+from tests.support.codecs import Backwards
 from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually
 from tests.support.postgres import BLOCKED
 from tests.support.workflows import listener
@@ -392,18 +392,8 @@ async def test_what_only_the_code_can_refuse_ends_the_run_at_its_first_claim(
     assert (info.status, info.reason, calls["passes_on"]) == ("failed", "code", 1)
 
 
-class Wrapping:
-    """A codec that is easily seen."""
-
-    def encode(self, data: bytes, /) -> bytes:
-        return base64.b85encode(data)
-
-    def decode(self, data: bytes, /) -> bytes:
-        return base64.b85decode(data)
-
-
 async def test_an_application_with_a_codec_reads_what_sql_wrote_plainly(make_app: MakeApp, sql: Any) -> None:
-    app = make_app(codec=Wrapping(), settings=QUICK)
+    app = make_app(codec=Backwards(), settings=QUICK)
 
     @app.workflow
     async def asks(ctx: Context, n: int) -> int:

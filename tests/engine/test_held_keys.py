@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast import AppClosed, Run, Stepfast
 from tests.engine.conftest import MakeApp
+from tests.support.databases import connected
 from tests.support.workflows import task
 
 SOON = 6.0
@@ -56,13 +56,10 @@ class Holder:
 @asynccontextmanager
 async def holder(app: Stepfast, url: str) -> AsyncIterator[Holder]:
     await app.start("work", 0, key="before")  # what is told to the database once is told
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         somebody = Holder(connection, app)
         await somebody.begin()
         yield somebody
-    finally:
-        await connection.close()
 
 
 @asynccontextmanager
@@ -77,8 +74,7 @@ async def begun(call: Awaitable[Any]) -> AsyncIterator[asyncio.Task[Any]]:
 
 async def backends(url: str, for_seconds: float = 0) -> int:
     """How many sessions of this database wait for a lock, and have been at it for so long."""
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         return int(
             await connection.fetchval(
                 "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() "
@@ -86,8 +82,6 @@ async def backends(url: str, for_seconds: float = 0) -> int:
                 for_seconds,
             )
         )
-    finally:
-        await connection.close()
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

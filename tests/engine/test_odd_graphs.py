@@ -57,6 +57,16 @@ async def damage(app: Stepfast, text: str) -> None:
     await tables.close()
 
 
+async def end_as_failed(app: Stepfast, run: Run[Any], *, without: str = "") -> None:
+    """Let a run have failed, and have lost a step."""
+    tables = await Tables.of(app)
+    runs = tables.name("runs")
+    await tables.execute(f"UPDATE {runs} SET status = 'failed' WHERE id = {{}}", tables.id(run.id))
+    if without:
+        await tables.execute(f"DELETE FROM {runs} WHERE dag_id = {{}} AND dag_step = '{without}'", tables.id(run.id))
+    await tables.close()
+
+
 async def begun(app: Stepfast) -> list[Run[Any]]:
     """Two dag runs that wait for their approvals."""
     runs = [await app.start("graph", {}), await app.start("other", {})]
@@ -102,17 +112,13 @@ async def test_a_damaged_graph_keeps_no_other_run_from_being_checked(app: Stepfa
 
 async def _start_anew(app: Stepfast, run: Run[Any]) -> None:
     await run.cancel()
-    tables = await Tables.of(app)
-    await tables.execute(f"UPDATE {tables.name('runs')} SET status = 'failed' WHERE id = {{}}", tables.id(run.id))
-    await tables.close()
+    await end_as_failed(app, run)
     await run.retry(from_start=True)
 
 
 async def test_a_run_with_a_damaged_graph_is_not_retried(app: Stepfast) -> None:
     odd, _ = await begun(app)
-    tables = await Tables.of(app)
-    await tables.execute(f"UPDATE {tables.name('runs')} SET status = 'failed' WHERE id = {{}}", tables.id(odd.id))
-    await tables.close()
+    await end_as_failed(app, odd)
     await damage(app, "{")
     with pytest.raises(InvalidState, match="is damaged"):
         await odd.retry()
@@ -120,12 +126,7 @@ async def test_a_run_with_a_damaged_graph_is_not_retried(app: Stepfast) -> None:
 
 async def test_a_dag_run_without_one_of_its_steps_is_not_retried(app: Stepfast) -> None:
     odd, _ = await begun(app)
-    tables = await Tables.of(app)
-    await tables.execute(f"UPDATE {tables.name('runs')} SET status = 'failed' WHERE id = {{}}", tables.id(odd.id))
-    await tables.execute(
-        f"DELETE FROM {tables.name('runs')} WHERE dag_id = {{}} AND dag_step = 'ok'", tables.id(odd.id)
-    )
-    await tables.close()
+    await end_as_failed(app, odd, without="ok")
     with pytest.raises(InvalidState, match="has no step 'ok'"):
         await odd.retry()
 

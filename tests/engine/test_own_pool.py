@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from stepfast import Context, Settings, Stepfast
 from stepfast.errors import ConfigurationError
-from tests.support.databases import DatabasePool
+from tests.support.databases import DatabasePool, connected
 from tests.support.engine import PATIENCE
 from tests.support.postgres import PostgresServer
 
@@ -40,11 +40,8 @@ async def works(app: Stepfast) -> None:
 
 
 async def stored(url: str) -> int:
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         return int(await connection.fetchval("SELECT count(*) FROM stepfast.runs"))
-    finally:
-        await connection.close()
 
 
 async def test_the_database_is_that_of_the_pool(postgres_url: str, tmp_path: Any, monkeypatch: Any) -> None:

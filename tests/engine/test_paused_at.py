@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from stepfast import Context, NonRetryableError, Run, Settings, Stepfast
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Gate, drained, eventually
 from tests.support.waiting import let_pass, reached, rows_of
 from tests.support.workflows import listener
+
+pytestmark = ON_SQLITE
 
 
 @pytest.fixture
@@ -36,6 +38,7 @@ def waiting(app: Stepfast) -> Any:
     return listener(app)
 
 
+@ON_BOTH
 async def test_a_queued_run(app: Stepfast) -> None:
     run = await app.start(waiting(app))
     assert await paused_since(app, run) is None
@@ -103,6 +106,7 @@ async def test_a_cancelled_run_that_is_undone(app: Stepfast) -> None:
     assert (await run.status(), await paused_since(app, run)) == ("compensated", None)
 
 
+@ON_BOTH
 async def test_a_dag_with_its_steps(app: Stepfast) -> None:
     gate, dag = Gate(), app.dag("dag")
 
@@ -172,6 +176,7 @@ async def test_a_paused_dag_whose_step_under_way_fails(app: Stepfast) -> None:
     assert await paused_since(app, run) is None
 
 
+@ON_BOTH
 async def test_the_view_for_people(app: Stepfast) -> None:
     run = await app.start(waiting(app))
     await run.pause()
@@ -182,6 +187,7 @@ async def test_the_view_for_people(app: Stepfast) -> None:
         assert await rows.fetch("SELECT paused_at FROM [runs_readable]") == [(None,)]
 
 
+@ON_BOTH
 @pytest.mark.parametrize("kind", ["workflow", "dag"])
 async def test_one_that_lost_a_worker_and_goes_on_to_be_cancelled(app: Stepfast, kind: str) -> None:
     waiting(app)

@@ -446,8 +446,10 @@ async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -
 @pytest.mark.parametrize("heard", ["at once", "by polling"])
 @ON_BOTH
 async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, heard: str) -> None:
-    polls = {"poll_interval": 60, "sweep_interval": 60, "lease": 180} if heard == "at once" else {"lease": 1}
-    app, operator = make_app(settings=Settings(**{"inline_wait": 3600, "poll_interval": 0.1, **polls})), make_app()
+    polls: dict[str, Any] = (
+        {"poll_interval": 60, "sweep_interval": 60, "lease": 180} if heard == "at once" else {"lease": 1}
+    )
+    app, operator = make_app(settings=Settings(**({"inline_wait": 3600, "poll_interval": 0.1} | polls))), make_app()
     if heard == "by polling":
         for each in (app, operator):
             await deafen(each)

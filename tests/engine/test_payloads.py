@@ -31,6 +31,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Look
 from tests.engine.conftest import WAITS, MakeApp
 from tests.support.both_kinds import KINDS, workflow_of
+from tests.support.codecs import Backwards
 from tests.support.engine import (
     PATIENCE,
     Calls,
@@ -696,16 +697,6 @@ async def test_values_pass_through_the_codec(make_app: MakeApp) -> None:
     assert await run.get("secret") == "plain text"
     found = await store.value(run.id, "secret")
     assert found is not None and "plain" not in found[0]
-
-
-class Backwards:
-    """A codec that turns every payload around."""
-
-    def encode(self, data: bytes) -> bytes:
-        return data[::-1]
-
-    def decode(self, data: bytes) -> bytes:
-        return data[::-1]
 
 
 async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:

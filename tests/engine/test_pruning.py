@@ -17,6 +17,7 @@ from stepfast.worker import pruner
 from tests.engine.conftest import MakeApp
 from tests.store.scene import DAY
 from tests.support import nursery
+from tests.support.codecs import Backwards
 from tests.support.engine import drained, finished
 from tests.support.waiting import rows_of
 from tests.support.workflows import task
@@ -136,12 +137,6 @@ async def test_an_archive_has_a_line_for_each_run_with_its_steps_and_tries(app: 
 
 
 async def test_what_went_through_a_codec_stays_as_it_is_stored(make_app: MakeApp, tmp_path: Path) -> None:
-    class Backwards:
-        def encode(self, data: bytes, /) -> bytes:
-            return data[::-1]
-
-        decode = encode
-
     app = make_app(codec=Backwards())
     flow = app.dag("flow")
 

@@ -174,7 +174,6 @@ async def listed(app: Stepfast) -> Stepfast:
     ],
     ids=str,
 )
-@ON_BOTH
 async def test_runs_are_listed_newest_first_by_filters(
     listed: Stepfast, filters: dict[str, Any], found: list[int]
 ) -> None:

@@ -18,6 +18,7 @@ from stepfast.store.migrations import Migration, made_by
 from stepfast.store.postgres.schema import OPERATING, Roles, Schema
 from stepfast.telemetry import Observer, Sending, metrics_text
 from tests.store.scene import signal
+from tests.support.databases import connected
 from tests.support.engine import PATIENCE, drained, finished
 
 pytestmark = pytest.mark.empty
@@ -37,11 +38,8 @@ class People:
 
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Any]:
-        connection = await asyncpg.connect(self.url(role))
-        try:
+        async with connected(self.url(role)) as connection:
             yield connection
-        finally:
-            await connection.close()
 
     def app(self, role: str, **options: Any) -> Stepfast:
         return Stepfast(self.url(role), namespace=self.namespace, settings=QUICK, **options)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, DatabaseUnavailable, Run, RunCancelled, Settings, SignalTimeout, Stepfast
+from stepfast import Context, DatabaseUnavailable, Run, RunCancelled, Settings, SignalTimeout, Stepfast
 from stepfast.engine.host import current_execution
 from stepfast.engine.host import wake as time_is_up
 from stepfast.engine.waits import MailboxReader, RunMailbox
@@ -62,15 +62,6 @@ async def test_mail_given_back_goes_to_the_next_waiter(mail: Mail) -> None:
     assert not second.done()
     inbox.give_back(first.result() or mail)
     assert second.result() == mail
-
-
-async def test_a_watcher_is_notified_of_wakes_and_of_nothing_else() -> None:
-    inbox = RunMailbox(3, 0)
-    watcher = inbox.watch()
-    inbox.put(box(wakes=3, ends=1))
-    assert not watcher.done()
-    inbox.put(box(wakes=4))
-    assert watcher.done() and inbox.wakes == 4
 
 
 async def test_much_mail_of_one_name_does_not_keep_another_from_being_known() -> None:
@@ -137,48 +128,6 @@ async def reader_of(paper: PaperMail, inbox: Any) -> AsyncIterator[tuple[Mailbox
     async with asyncio.timeout(PATIENCE):
         yield poller, MailboxReader(execution, lambda: True)
     await poller.close()
-
-
-def two_pages() -> PaperMail:
-    return PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
-
-
-@pytest.mark.parametrize("how", ["asked", "notified"])
-async def test_a_query_that_left_something_is_followed_by_another(how: str) -> None:
-    """A run released between the two would wait for ends of children that are in its mailbox."""
-    inbox, paper = RunMailbox(0, 0), two_pages()
-    async with reader_of(paper, inbox) as (poller, reader):
-        if how == "asked":
-            await reader.look()
-        else:
-            poller.watch(reader)
-            poller.told()
-        for each in ("c1", "c2"):
-            assert await eventually(lambda: inbox.take("child", each)) == child(each)  # noqa: B023
-        assert paper.asked == 2
-
-
-async def test_a_fresh_query_begins_after_it_was_requested() -> None:
-    """One that is under way may have been made before the latest mail was sent."""
-    asked, go_on = asyncio.Event(), asyncio.Event()
-
-    class Slow(PaperMail):
-        async def mail(self, looks: list[Look]) -> dict[str, Mailbox]:
-            answer = await super().mail(looks)
-            asked.set()
-            await go_on.wait()
-            return answer
-
-    inbox, paper = RunMailbox(0, 0), Slow(Mailbox(0, 0), Mailbox(1, 1, [child("c1")]))
-    async with reader_of(paper, inbox) as (_, reader):
-        first = asyncio.ensure_future(reader.look())
-        await asked.wait()
-        afresh = asyncio.ensure_future(reader.look_afresh())
-        await asyncio.sleep(0)
-        go_on.set()
-        await asyncio.gather(first, afresh)
-    assert inbox.take("child", "c1") == child("c1")
-    assert paper.asked == 2
 
 
 async def test_a_query_ends_with_its_worker() -> None:
@@ -637,23 +586,6 @@ async def test_calls_gathered_by_asyncio_all_begin_before_the_run_is_released(ma
 
 
 # -- what follows from them ---------------------------------------------------------------------------------------
-
-
-async def test_a_signal_taken_in_one_attempt_is_known_to_the_next(app: Stepfast, calls: Calls) -> None:
-    @app.workflow(backoff=Backoff(base=0, jitter=False))
-    async def order(ctx: Context) -> Any:
-        value = await ctx.wait_signal("go")
-        return await ctx.step("fail once", fail_once, value)
-
-    def fail_once(value: Any) -> Any:
-        if calls.hit("fail") == 1:
-            raise ValueError("not yet")
-        return value
-
-    run = await app.start(order)
-    await run.signal("go", 5)
-    assert await finished(app, run) == 5
-    assert (await run.info()).attempt == 2
 
 
 @dataclass

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast import (
@@ -29,6 +27,8 @@ from stepfast.model.queue_config import Bound
 from stepfast.model.records import NewRun, RunShape
 from stepfast.starts import Bounds
 from tests.engine.conftest import ON_BOTH, MakeApp
+from tests.support.codecs import Salted
+from tests.support.databases import connected
 from tests.support.engine import PATIENCE, Calls, drained, finished
 from tests.support.workflows import task
 from tests.worker.spying import HeldReply, wrap
@@ -331,24 +331,14 @@ async def start_within(app: Stepfast, workflow: Any, value: Any) -> str:
         finally:
             connection.close()
         return run.id
-    connection = await asyncpg.connect(app.url.text)
-    try:
+    async with connected(app.url.text) as connection:
         async with connection.transaction():
             return (await app.start(workflow, value, key="k-1", connection=connection)).id
-    finally:
-        await connection.close()
 
 
 async def test_with_a_codec_that_seals_anew_the_same_input_is_the_same(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Salted:
-        def encode(self, data: bytes, /) -> bytes:
-            return os.urandom(4) + data
-
-        def decode(self, data: bytes, /) -> bytes:
-            return data[4:]
-
     app = make_app(codec=Salted())
     mail = task(app, "mail", returns=None)
     for value in ("a", "a"):

@@ -165,25 +165,6 @@ async def test_a_run_with_nothing_to_undo_ends_failed(app: Stepfast, trip: Trip)
     assert trip.log == []
 
 
-async def test_an_undo_declared_with_the_step_gets_its_keyword_arguments(app: Stepfast) -> None:
-    seen: list[Any] = []
-
-    async def refund(receipt: str, order: str, *, cents: int) -> None:
-        seen.append((receipt, order, cents))
-
-    @step(compensate=refund)
-    async def charge(order: str, *, cents: int) -> str:
-        return f"{order}:{cents}"
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.step(charge, "o-1", cents=5)
-        raise NonRetryableError("no")
-
-    await drained(app, order)
-    assert seen == [("o-1:5", "o-1", 5)]
-
-
 async def test_an_undo_gets_what_the_step_was_given_and_gave_not_what_became_of_it(app: Stepfast) -> None:
     undone: list[Any] = []
 
@@ -379,21 +360,6 @@ async def test_steps_in_branches_are_undone_in_the_reverse_order_of_their_comple
     assert trip.log == [
         "book train", "book hotel", "book flight", "undo flight flight-1", "undo hotel hotel-1", "undo train train-1",
     ]  # fmt: skip
-    assert await run.status() == "compensated"
-
-
-async def test_items_of_a_map_are_undone(app: Stepfast, trip: Trip) -> None:
-    async def item(ctx: Context, number: int) -> None:
-        await trip.booked(ctx, str(number))
-        if number == 3:
-            raise NonRetryableError("three")
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.map(item, range(6), limit=2)
-
-    run = await drained(app, order)
-    assert sorted(trip.undone) == [str(n) for n in range(6)]
     assert await run.status() == "compensated"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -449,9 +448,6 @@ async def test_a_failure_stays_in_the_log_when_the_wait_is_made_again(make_app: 
 # -- promises: what tasks wait for that are woken many at a time
 
 
-here: ContextVar[str] = ContextVar("here")
-
-
 def promises(count: int) -> list[Promise[int]]:
     loop = asyncio.get_running_loop()
     return [Promise(loop) for _ in range(count)]
@@ -477,58 +473,6 @@ async def test_all_who_wait_go_on_in_one_turn_and_in_order() -> None:
     await asyncio.sleep(0)
     assert order == [0, 1, 2]
     await asyncio.gather(*tasks)
-
-
-@ON_BOTH
-async def test_each_goes_on_in_its_own_context() -> None:
-    made, seen = promises(2), list[str]()
-
-    async def wait(promise: Promise[int], name: str) -> None:
-        here.set(name)
-        await promise
-        seen.append(here.get())
-
-    tasks = [asyncio.create_task(wait(promise, name)) for promise, name in zip(made, "ab", strict=True)]
-    await asyncio.sleep(0)
-    keep(made)
-    await asyncio.gather(*tasks)
-    assert seen == ["a", "b"]
-
-
-@ON_BOTH
-async def test_what_was_kept_before_is_not_waited_for() -> None:
-    (promise,) = promises(1)
-    promise.keep(5)
-    assert await promise == 5
-    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    promise.add_done_callback(lambda kept: told.set_result(kept.result()))
-    assert await told == 5
-
-
-@ON_BOTH
-async def test_an_error_is_raised_where_it_is_waited_for() -> None:
-    (promise,) = promises(1)
-    asyncio.get_running_loop().call_soon(promise.fail, ValueError("no"))
-    with pytest.raises(ValueError, match="no"):
-        await promise
-    assert isinstance(promise.exception(), ValueError)
-
-
-@ON_BOTH
-async def test_a_cancelled_task_gives_its_promise_up() -> None:
-    (promise,) = promises(1)
-
-    async def wait() -> int:
-        return await promise
-
-    task = asyncio.create_task(wait())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert promise.cancelled()
-    promise.keep(5)
-    assert promise.cancelled()
 
 
 @ON_BOTH

@@ -15,8 +15,10 @@ from stepfast.model.remote_steps import Result, Task
 from stepfast.model.urls import parse_url
 from stepfast.remote import SqlTransport, Transport
 from stepfast.transports import _make
+from stepfast.worker.remote_dispatcher import backoff_pause
 from tests.remote_steps.conftest import QUICK, echoing_worker, start_shop
 from tests.remote_steps.memory import MemoryTransport, echo
+from tests.support.codecs import Backwards
 from tests.support.engine import eventually
 
 
@@ -163,15 +165,8 @@ async def _has_status(run: Any, status: str) -> bool:
 
 @pytest.mark.parametrize("codec", [None, "reversed"])
 async def test_workers_elsewhere_read_plain_json_whatever_the_codec(sqlite_url: str, codec: str | None) -> None:
-    class Reversed:
-        def encode(self, data: bytes, /) -> bytes:
-            return data[::-1]
-
-        def decode(self, data: bytes, /) -> bytes:
-            return data[::-1]
-
     transport = MemoryTransport(echo)
-    chosen = Reversed() if codec else None
+    chosen = Backwards() if codec else None
     async with Stepfast(sqlite_url, transport=transport, codec=chosen, settings=QUICK) as app:
 
         @app.workflow
@@ -354,3 +349,26 @@ async def test_a_transport_that_is_told_to_makes_its_tables_all_the_same(postgre
         run = await start_shop(app, 1, type=int)
         async with app.worker(), echoing_worker(postgres_url):
             assert await run.result(timeout=20) == 1
+
+
+# -- the courier: how often it looks for results of remote steps
+
+
+@pytest.mark.parametrize(
+    ("looked", "moved", "seconds"),
+    [
+        (0.001, True, 0.05),  # the pace itself
+        (0.4, False, 1.6),  # ten thousand steps wait, and nothing comes: a fifth of the time is spent looking
+        (0.4, True, 0.4),  # something comes: half of it
+        (45.0, False, 5.0),  # the database was away: no reason to be away, too
+        (45.0, True, 5.0),
+    ],
+)
+def test_it_rests_by_what_looking_costs_but_never_for_longer_than_a_sweep(
+    looked: float, moved: bool, seconds: float
+) -> None:
+    assert backoff_pause(0.05, looked, moved, 5.0) == pytest.approx(seconds)
+
+
+def test_a_pace_slower_than_a_sweep_is_kept() -> None:
+    assert backoff_pause(9.0, 0.001, False, 5.0) == 9.0

@@ -18,6 +18,7 @@ from stepfast.store.flows.schedules import Make
 from tests.engine.conftest import MakeApp
 from tests.schedules.conftest import PassBy
 from tests.store.scene import Rows
+from tests.support.codecs import Salted
 from tests.support.engine import PATIENCE, Calls, eventually
 from tests.worker.spying import Counted
 
@@ -279,17 +280,6 @@ async def test_two_versions_of_the_code_the_newest_wins_and_the_log_says_so(
 async def test_what_a_codec_writes_otherwise_each_time_is_no_change(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Salted:
-        def __init__(self) -> None:
-            self.count = 0
-
-        def encode(self, data: bytes, /) -> bytes:
-            self.count += 1
-            return b"%d:%s" % (self.count, data)
-
-        def decode(self, data: bytes, /) -> bytes:
-            return data.partition(b":")[2]
-
     codec = Salted()
     with caplog.at_level(logging.WARNING, "stepfast"):
         for _ in range(2):

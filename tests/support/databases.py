@@ -17,9 +17,13 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import asyncpg
 
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
@@ -262,3 +266,13 @@ async def _make_file(file: Path) -> None:
     await store.open()
     await store.migrate()
     await store.close()
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    """A second connection to a Postgres database."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()

@@ -6,10 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import asyncpg
-
 from stepfast import Context, Settings, Stepfast
 from stepfast.store.postgres.connections import DUTIES, HELD
+from tests.support.databases import connected
 from tests.support.workflows import task
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,14 +35,11 @@ async def test_a_process_that_does_everything_holds_no_more_than_is_said(postgre
 
 
 async def connections(url: str) -> int:
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         count: int = await connection.fetchval(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         return count
-    finally:
-        await connection.close()
 
 
 def test_the_documents_say_the_same_number() -> None:

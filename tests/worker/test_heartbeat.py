@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +20,11 @@ from stepfast.errors import DatabaseUnavailable
 from stepfast.model.records import BeatAnswer
 from stepfast.settings import Settings
 from stepfast.store import Store
+from stepfast.worker.heartbeat import LoopWatch
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.processes import Ledger
 from tests.support.proxy import Proxy
+from tests.support.worker_context import StandingClock, make_kit
 from tests.support.workflows import task
 from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import HeldReply, only_postgres
@@ -43,6 +49,7 @@ async def _passed(tables: Tables, now: str, moment: float) -> bool:
 # -- what does not cost a lease --------------------------------------------------------------------------------------
 
 
+@pytest.mark.enough_on("sqlite")
 @pytest.mark.parametrize("handler", ["hold", "block_loop", "block_thread"])
 async def test_a_long_handler_keeps_its_lease(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables, handler: str
@@ -377,6 +384,7 @@ async def dead_worker(make_app: MakeApp, tables: Tables) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.enough_on("sqlite")
 @pytest.mark.usefixtures("dead_worker")
 async def test_a_worker_reaps_only_after_a_lease_of_its_own_beats(make_app: MakeApp) -> None:
     """Rule 3: the first to come back after an outage must not reap everybody."""
@@ -395,6 +403,7 @@ async def test_a_worker_reaps_only_after_a_lease_of_its_own_beats(make_app: Make
         assert next(moment for moment in reaps.times if moment > over) - over >= LEASE
 
 
+@pytest.mark.enough_on("sqlite")
 @pytest.mark.usefixtures("dead_worker")
 async def test_a_worker_whose_beat_hangs_does_not_reap(make_app: MakeApp) -> None:
     """Rule 3: no error, but no beat either: its own lease may be over, and so may be everybody's."""
@@ -412,3 +421,112 @@ async def test_a_worker_whose_beat_hangs_does_not_reap(make_app: MakeApp) -> Non
         over = time.monotonic()
         await eventually(lambda: len(reaps.times) > seen)
         assert reaps.times[seen] - over >= LEASE * 0.9
+
+
+# -- code that blocks the event loop is named in the log by the thread of the heartbeat; and its end is t
+
+
+QUICK = Settings(blocked_after=1.0)
+HERE = Path(__file__).name
+
+
+class Lines(logging.Handler):
+    """What the log says of the event loop; kept in the thread that says it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.of: list[tuple[object, ...]] = []
+        """The ids of the run that each line is about."""
+        self.blocked = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "event loop" in record.getMessage():
+            self.said.append(record.getMessage())
+            self.of.append(tuple(getattr(record, name, None) for name in ("run_id", "workflow", "attempt", "step")))
+            self.blocked.set()
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+def logger_for(lines: Lines) -> logging.Logger:
+    logger = logging.getLogger("stepfast.test_heartbeat")
+    logger.handlers = [lines]
+    return logger
+
+
+def line_of(function: Callable[..., object], text: str) -> int:
+    """The line of a function that holds these words."""
+    source, first = inspect.getsourcelines(function)
+    return first + next(index for index, line in enumerate(source) if text in line)
+
+
+@pytest.mark.parametrize("way", ["step", "bounded step", "branch", "body"])
+async def test_the_step_and_the_line_are_named(lines: Lines, way: str) -> None:
+    app = Stepfast("sqlite://", settings=QUICK, logger=logger_for(lines))
+
+    async def blocking() -> None:
+        assert lines.blocked.wait(PATIENCE)  # blocks the loop until it was noticed
+
+    async def branch(ctx: Context) -> None:
+        await ctx.step("charge", blocking)
+
+    @app.workflow(name="shop")
+    async def work(ctx: Context) -> None:
+        if way == "body":
+            await blocking()
+        elif way == "branch":
+            await ctx.gather(ctx.branch(branch), ctx.step("other", lambda: 1))
+        else:
+            await ctx.options(name="charge", timeout=60 if way == "bounded step" else None).step(blocking)
+
+    run = await app.start(work)
+    async with app, app.worker():
+        await run.result(timeout=PATIENCE)
+        await eventually(lambda: len(lines.said) == 2)
+    said, over = lines.said
+    assert f"by run {run.id} (shop)" in said
+    assert ("step 'charge'" in said) == (way != "body")
+    assert lines.of == [(run.id, "shop", 1, None if way == "body" else "charge")] * 2
+    assert f"at {HERE}:{line_of(blocking, 'lines.blocked')} in blocking" in said
+    assert "moves again" in over
+
+
+async def test_a_loop_that_moves_is_left_alone(lines: Lines) -> None:
+    app = Stepfast("sqlite://", settings=QUICK, logger=logger_for(lines))
+
+    @app.task
+    def busy() -> None:
+        time.sleep(1.5)  # in a thread, which blocks nobody
+
+    run = await app.start(busy)
+    async with app, app.worker():
+        await run.result(timeout=PATIENCE)
+    assert lines.said == []
+
+
+async def test_it_is_not_said_again_and_again(lines: Lines) -> None:
+    """One long block, and another soon after: one warning."""
+    clock = StandingClock()
+    context = replace(make_kit(blocked_after=5), logger=logger_for(lines))
+    context.me.clock = clock
+    watch = LoopWatch(context, threading.get_ident())
+
+    def block() -> None:
+        for _ in range(5):
+            clock.time += 2
+            looking = threading.Thread(target=watch.examine)
+            looking.start()
+            looking.join()
+
+    watch.examine()
+    block()
+    await eventually(lambda: len(lines.said) == 2)
+    watch.examine()
+    block()
+    await asyncio.sleep(0)
+    assert len(lines.said) == 2
+    assert sys._current_frames()

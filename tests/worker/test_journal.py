@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, cast
 
-import asyncpg
 import pytest
 
 from stepfast import Backoff, Context, Stepfast
@@ -16,6 +16,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
 from stepfast.worker.journal import Journal, UnverifiedWrites
+from tests.support.databases import connected
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, failure, worked
 from tests.support.proxy import SUSPENDED_TAG, Proxy, Swallow
 from tests.support.worker_context import make_kit
@@ -165,33 +166,38 @@ def make_journal(paper: PaperStore, **settings: Any) -> Journal:
     return Journal(context, UnverifiedWrites(context.clock, dict), cast(Any, NoRuntime()))
 
 
+@asynccontextmanager
+async def running(journal: Journal) -> AsyncIterator[Journal]:
+    """A journal that works until the block ends."""
+    task = asyncio.create_task(journal.run())
+    yield journal
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_lonely_record_leaves_at_once(paper: PaperStore) -> None:
     """A single run alone is never delayed by batching. No timer: it is on its way after a few turns of the loop."""
     journal = make_journal(paper)
-    task = asyncio.create_task(journal.run())
-    for number in range(5):
-        receipt = journal.record(entry(number))
-        for _ in range(4):
-            await asyncio.sleep(0)
-        assert len(paper.flushes) == number + 1
-        assert receipt.done()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(journal):
+        for number in range(5):
+            receipt = journal.record(entry(number))
+            for _ in range(4):
+                await asyncio.sleep(0)
+            assert len(paper.flushes) == number + 1
+            assert receipt.done()
 
 
 async def test_what_waits_while_a_commit_is_under_way_is_the_next_batch(paper: PaperStore) -> None:
     journal = make_journal(paper)
-    task = asyncio.create_task(journal.run())
-    paper.open.clear()
-    first = journal.record(entry(0))
-    await eventually(lambda: paper.flushes)
-    others = [journal.record(entry(number)) for number in range(1, 11)]
-    assert not first.done()
-    paper.open.set()
-    await asyncio.gather(first, *others)
-    assert [len(batch.steps) for batch in paper.flushes] == [1, 10]
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(journal):
+        paper.open.clear()
+        first = journal.record(entry(0))
+        await eventually(lambda: paper.flushes)
+        others = [journal.record(entry(number)) for number in range(1, 11)]
+        assert not first.done()
+        paper.open.set()
+        await asyncio.gather(first, *others)
+        assert [len(batch.steps) for batch in paper.flushes] == [1, 10]
 
 
 @pytest.mark.parametrize(
@@ -201,35 +207,29 @@ async def test_a_flush_is_bounded(paper: PaperStore, settings: dict[str, int], s
     """Rule 8: in records and in bytes; and everything goes, in the order it came."""
     journal = make_journal(paper, **settings)
     receipts = [journal.record(entry(number, "x" * size)) for number in range(100)]
-    task = asyncio.create_task(journal.run())
-    await asyncio.gather(*receipts)
-    sizes = [len(batch.steps) for batch in paper.flushes]
-    assert sum(sizes) == 100
-    assert max(sizes) <= most
-    assert [step.position for batch in paper.flushes for step in batch.steps] == list(range(100))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(journal):
+        await asyncio.gather(*receipts)
+        sizes = [len(batch.steps) for batch in paper.flushes]
+        assert sum(sizes) == 100
+        assert max(sizes) <= most
+        assert [step.position for batch in paper.flushes for step in batch.steps] == list(range(100))
 
 
 async def test_one_record_above_the_limit_still_goes(paper: PaperStore) -> None:
     journal = make_journal(paper, flush_bytes=10)
-    task = asyncio.create_task(journal.run())
-    await journal.record(entry(0, "x" * 1000))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(journal):
+        await journal.record(entry(0, "x" * 1000))
 
 
 async def test_a_receipt_cannot_be_cancelled(paper: PaperStore) -> None:
     """Rule 19: once in the journal, the commit decides and not somebody's timeout."""
     journal = make_journal(paper)
-    task = asyncio.create_task(journal.run())
-    paper.open.clear()
-    receipt = journal.record(entry(0))
-    assert receipt.cancel() is False
-    paper.open.set()
-    assert await receipt == 1
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(journal):
+        paper.open.clear()
+        receipt = journal.record(entry(0))
+        assert receipt.cancel() is False
+        paper.open.set()
+        assert await receipt == 1
 
 
 class RefusingStore(PaperStore):
@@ -266,23 +266,21 @@ async def test_a_run_that_has_left_is_doubted_until_all_of_it_is_written(paper: 
     context, run = make_kit(paper), Memory()
     unverified = UnverifiedWrites(context.clock, lambda: journal.left)
     journal = Journal(context, unverified, cast(Any, NoRuntime()))
-    task = asyncio.create_task(journal.run())
-    first, second = (entry(number)._replace(run_id="run") for number in range(2))
-    paper.open.clear()
-    receipts = [journal.record(first)]
-    await eventually(lambda: paper.flushes)
-    receipts.append(journal.record(second))
-    journal.left["run"] = run
-    paper.hold_next()
-    await eventually(lambda: len(paper.flushes) == 2)
-    assert journal.left == {"run": run}
-    unverified.broke()
-    assert "run" in unverified.open
-    paper.open.set()
-    await asyncio.gather(*receipts)
-    await eventually(lambda: not journal.left)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(journal):
+        first, second = (entry(number)._replace(run_id="run") for number in range(2))
+        paper.open.clear()
+        receipts = [journal.record(first)]
+        await eventually(lambda: paper.flushes)
+        receipts.append(journal.record(second))
+        journal.left["run"] = run
+        paper.hold_next()
+        await eventually(lambda: len(paper.flushes) == 2)
+        assert journal.left == {"run": run}
+        unverified.broke()
+        assert "run" in unverified.open
+        paper.open.set()
+        await asyncio.gather(*receipts)
+        await eventually(lambda: not journal.left)
 
 
 async def test_a_timeout_during_the_commit_sees_what_a_replay_sees(make_app: MakeApp, calls: Calls) -> None:
@@ -329,8 +327,7 @@ async def test_a_locked_row_does_not_stop_the_others(url: str, make_app: MakeApp
         return await ctx.step("work", lambda: "done")
 
     run = await app.start(held)
-    somebody = await asyncpg.connect(url)
-    try:
+    async with connected(url) as somebody:
         async with app.worker():
             await gate.reached()
             async with somebody.transaction():
@@ -340,34 +337,6 @@ async def test_a_locked_row_does_not_stop_the_others(url: str, make_app: MakeApp
                 assert await all_results(others) == [list(range(5))] * 20
                 assert await run.status() == "running"
             assert await run.result(timeout=PATIENCE) == "done"
-    finally:
-        await somebody.close()
-
-
-@only_postgres
-async def test_a_locked_row_is_not_asked_for_without_a_pause(url: str, make_app: MakeApp) -> None:
-    """Rule 8: while its holder takes its time, the worker must not spin, also when the run has more than one entry."""
-    app = make_app(HARDLY_EVER)
-    gate = Gate()
-    failing = task(
-        app, "failing", gate=gate, error=ValueError("two entries: the failed attempt, and the end"), max_attempts=1
-    )
-    run = await app.start(failing)
-    flushes = Counted(await app.store(), "flush")
-    somebody = await asyncpg.connect(url)
-    try:
-        async with app.worker():
-            await gate.reached()
-            async with somebody.transaction():
-                await somebody.fetch("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run.id)
-                gate.open()
-                await eventually(lambda: len(flushes) >= 2)
-                before = len(flushes)
-                await asyncio.sleep(0.5)
-                assert len(flushes) - before <= 100
-            await failure(run)
-    finally:
-        await somebody.close()
 
 
 # -- refused and lost ------------------------------------------------------------------------------------------------
@@ -478,19 +447,18 @@ async def test_an_attempt_whose_end_was_lost_on_the_way_is_followed_by_one_more_
 
 @only_postgres
 async def test_a_row_that_somebody_holds_for_long_is_asked_for_less_and_less_often(make_app: MakeApp, url: str) -> None:
-    """Each flush that meets it is an error in the server's log. The others are as quick as ever, and the run goes on
-    once its row is let go."""
+    """Rule 8: each flush that meets it is an error in the server's log, also when the run has more than one entry. The
+    others are as quick as ever, and the run goes on once its row is let go."""
     app, gate = make_app(), Gate()
-
-    @app.workflow
-    async def held(ctx: Context) -> str:
-        await gate.passing()
-        return str(await ctx.step("write", lambda: "written"))
-
     quick = task(app, "quick", returns=None)
+
+    @app.task(max_attempts=1)
+    async def held() -> None:
+        await gate.passing()
+        raise ValueError("two entries: the failed attempt, and the end")
+
     flushes = Counted(await app.store(), "flush")
-    connection = await asyncpg.connect(url)
-    try:
+    async with connected(url) as connection:
         async with app.worker():
             run = await app.start(held)
             await gate.reached()
@@ -500,6 +468,4 @@ async def test_a_row_that_somebody_holds_for_long_is_asked_for_less_and_less_oft
                 await asyncio.sleep(1)  # nothing happens, and that is what is looked at
                 assert len(flushes) < 30
                 await (await app.start(quick)).result(timeout=PATIENCE)
-            assert await run.result(timeout=PATIENCE) == "written"
-    finally:
-        await connection.close()
+            await failure(run, "two entries")

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
+from tests.support.databases import connected
 from tests.support.engine import PATIENCE, Calls, eventually, worked
 from tests.support.postgres import PrivatePostgres
 from tests.support.processes import Ledger
@@ -147,15 +147,12 @@ async def test_a_worker_rides_it_out(
         async with app, loaded(app) as load:
             await fault(own_server, proxy)
     assert [task.result() for task in load.results] == [list(range(STEPS))] * len(load.runs)
-    connection = await asyncpg.connect(own_url)
-    try:
+    async with connected(own_url) as connection:
         rows = await connection.fetch("SELECT run_id, count(*) FROM stepfast.steps GROUP BY run_id")
         assert {count for _, count in rows} == {STEPS}
         runs = await connection.fetch("SELECT status, attempt, count(*) FROM stepfast.runs GROUP BY 1, 2")
         assert [tuple(row) for row in runs] == [("completed", 1, len(load.runs))]
         assert await connection.fetchval("SELECT count(*) FROM stepfast.workers WHERE state <> 'dead'") == 0
-    finally:
-        await connection.close()
 
 
 async def test_a_start_waits_for_a_short_outage(own_server: PrivatePostgres, own_url: str, calls: Calls) -> None:

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast.settings import Settings
 from stepfast.worker.sweeper import Sweeper
+from tests.support.databases import connected
 from tests.support.engine import PATIENCE, eventually, worked
 from tests.support.workflows import task
 from tests.worker.conftest import MakeApp
@@ -57,8 +57,7 @@ async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(ur
     echo = task(app, "echo")
     run = await app.start(echo, 1, delay=0.01)
     ticks = Counted(await app.store(), "tick")
-    somebody = await asyncpg.connect(url)
-    try:
+    async with connected(url) as somebody:
         async with somebody.transaction():
             await somebody.fetch("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run.id)
             async with app.worker():
@@ -67,8 +66,6 @@ async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(ur
                 await asyncio.sleep(0.5)
                 assert len(ticks) - before <= 20
         assert await worked(app, run) == 1
-    finally:
-        await somebody.close()
 
 
 async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> None:

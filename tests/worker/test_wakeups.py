@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast import Context, Stepfast
+from stepfast.model.records import Lane
 from stepfast.settings import Settings
 from stepfast.store.answers import Wakeups
+from stepfast.store.postgres.notifications import Doorbell
+from tests.support.databases import connected
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
 from tests.support.workflows import task
 from tests.worker.conftest import MakeApp, MakeProcess
-from tests.worker.spying import only_postgres
+from tests.worker.spying import Counted, only_postgres
 from tests.worker.tables import Tables
 
 HARDLY_EVER = Settings(poll_interval=60, sweep_interval=60)
@@ -174,12 +178,93 @@ async def test_notifications_are_coalesced(url: str, make_app: MakeApp) -> None:
     echo = echo_on(app)
     await app.start(echo, 0)
     heard: list[str] = []
-    ear = await asyncpg.connect(url)
-    try:
+    async with connected(url) as ear:
         await ear.add_listener("stepfast_stepfast", lambda *words: heard.append(words[-1]))
         await asyncio.gather(*(app.start(echo, n) for n in range(500)))
         await ear.execute("NOTIFY stepfast_stepfast, 'the last word'")
         await eventually(lambda: "the last word" in heard and len(heard) > 1)
-    finally:
-        await ear.close()
     assert 1 <= len(heard) - 1 <= 50
+
+
+# -- whoever may connect may send a notification: none of them stops a worker, and a storm of them costs
+
+
+def forged(*lanes: Any) -> str:
+    return json.dumps({"from": "x", "lanes": list(lanes), "ended": False})
+
+
+FORGERIES = [
+    forged([5, "echo", 0]),
+    forged(["echo", "echo", 99999999999]),
+    forged(["echo", "echo", 1e300]),
+    forged(["echo", "echo", "high"]),
+    forged(["\0", "echo", 0]),
+    forged(["\ud800", "echo", 0]),
+    forged(["", "echo", 0]),
+    forged(["q" * 5000, "echo", 0]),
+    forged(["echo", "echo"]),
+    forged(*(["echo", "echo", number] for number in range(300))),
+    forged(["nobody's", "nobody's", 0]),
+    '{"from": 1, "lanes": {}, "ended": "yes"}',
+    '{"probe": []}',
+    '{"from": "x", "lanes": [], "ended": false, "look": true, "deep": ' + "[" * 7000,
+    "[" * 7900,
+    "null",
+    "",
+    "look",
+]
+
+
+@only_postgres
+async def test_no_notification_stops_a_worker(url: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture) -> None:
+    app, trigger = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
+    echo_on(app)
+    echo = echo_on(trigger)
+    async with connected(url) as stranger:
+        store = await app.store()
+        async with app.worker() as worker:
+            await eventually(lambda: store.can_wake)
+            for number, text in enumerate(FORGERIES):
+                await stranger.execute("SELECT pg_notify('stepfast_stepfast', $1)", text)
+                run = await trigger.start(echo, number)
+                assert await run.result(timeout=PATIENCE) == number
+            assert not worker.broken.is_set()
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+
+
+@only_postgres
+async def test_a_storm_of_looks_makes_few_ticks(url: str, make_app: MakeApp) -> None:
+    """A hundred at once, then some fifty a second, whatever comes; and the last one is not forgotten."""
+    app = make_app(HARDLY_EVER)
+    echo_on(app)
+    store = await app.store()
+    async with connected(url) as stranger:
+        async with app.worker():
+            await eventually(lambda: store.can_wake)
+            ticks, loop = Counted(store, "tick"), asyncio.get_running_loop()
+            began = loop.time()
+            await stranger.execute("SELECT pg_notify('stepfast_stepfast', n::text) FROM generate_series(1, 5000) n")
+            await eventually(lambda: len(ticks) > 0)
+            before = len(ticks)
+            await stranger.execute("NOTIFY stepfast_stepfast, 'the last'")
+            await eventually(lambda: len(ticks) > before)
+            assert len(ticks) <= 101 + 50 * (loop.time() - began)
+
+
+async def test_the_doorbell_delays_nobody_until_it_is_stormed() -> None:
+    heard: list[Wakeups] = []
+    doorbell = Doorbell(heard.append)
+    lane, began = Lane("a", "b", 0), time.monotonic()
+    for _ in range(100):
+        doorbell.ring(Wakeups(frozenset(), False, True))
+        doorbell.ring(Wakeups(frozenset({lane}), False))
+    assert len(heard) == 200
+    for number in range(1000):
+        doorbell.ring(Wakeups(frozenset(), number == 500, True))
+        doorbell.ring(Wakeups(frozenset({Lane("a", "b", number)}), False))
+    assert len(heard) <= 210 + 2 * 50 * (time.monotonic() - began)
+    await eventually(lambda: any(news.ended for news in heard))
+    doorbell.close()
+    rest: frozenset[Lane] = frozenset().union(*(news.lanes for news in heard))
+    assert len(rest) <= 501
+    assert any(news.anything for news in heard[200:])
