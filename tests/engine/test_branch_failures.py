@@ -21,6 +21,7 @@ from tests.support.engine import (
     outcome,
     replayed,
 )
+from tests.support.workflows import calling
 
 pytestmark = pytest.mark.enough_on("sqlite")
 LATER = Backoff(base=600, max=3600)
@@ -163,10 +164,7 @@ async def test_an_error_of_the_branchs_own_code_ends_the_attempt(app: Stepfast, 
             raise KeyError("in the code")
         return name
 
-    @app.workflow(backoff=LATER)
-    async def order(ctx: Context) -> list[str]:
-        return await ctx.map(branch, ["a", "b"])
-
+    order = calling(app, lambda ctx: ctx.map(branch, ["a", "b"]), backoff=LATER)
     run = await drained(app, order)
     await make_due(app, run.id)
     assert await finished(app, run) == ["a", "b"]
@@ -236,10 +234,7 @@ async def test_the_context_of_a_branch_is_not_for_others(app: Stepfast) -> None:
     async def branch(ctx: Context, outer: Context) -> None:
         await outer.step("mixed up", lambda: None)
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.branch(branch, ctx)
-
+    order = calling(app, lambda ctx: ctx.branch(branch, ctx), max_attempts=1)
     failed = await failure(await drained(app, order), r"ctx\.branch")
     assert failed.error_type == ContextMisuse.__name__
 
@@ -260,8 +255,5 @@ async def test_a_branch_never_awaited_is_told(app: Stepfast) -> None:
 async def test_a_limit_that_makes_no_sense_is_refused(app: Stepfast, limit: Any) -> None:
     async def item(ctx: Context, n: int) -> None: ...
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.map(item, [1], limit=limit)
-
+    order = calling(app, lambda ctx: ctx.map(item, [1], limit=limit), max_attempts=1)
     await failure(await drained(app, order), r"the limit of ctx\.map must be a whole number")

@@ -15,6 +15,7 @@ from stepfast import Backoff, Context, RetryLater, Settings, Stepfast, SyncConte
 from tests.engine.conftest import WAITS, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, finished, make_due, replayed, worked
 from tests.support.waiting import reached
+from tests.support.workflows import calling
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -212,10 +213,7 @@ async def test_a_branch_goes_on_while_others_wait(app: Stepfast) -> None:
         await ctx.set(f"got {name}", value)
         return await ctx.step(f"after {name}", lambda: f"{name}{value}")
 
-    @app.workflow
-    async def order(ctx: Context) -> list[str]:
-        return await ctx.map(wait, ["a", "b", "c"])
-
+    order = calling(app, lambda ctx: ctx.map(wait, ["a", "b", "c"]))
     run = await app.start(order)
     async with app.worker():
         for number, name in enumerate("cab"):
@@ -234,10 +232,7 @@ async def test_branches_that_wait_for_the_same_signal_each_get_one(app: Stepfast
     async def wait(ctx: Context, number: int) -> Any:
         return await ctx.wait_signal("work")
 
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return await ctx.map(wait, range(20))
-
+    order = calling(app, lambda ctx: ctx.map(wait, range(20)))
     run = await app.start(order)
     async with app.worker():
         await asyncio.gather(*(run.signal("work", number) for number in range(20)))
@@ -255,10 +250,7 @@ async def test_steps_in_branches_are_retried_and_may_wait_for_it(make_app: MakeA
     async def item(ctx: Context, name: str) -> str:
         return await ctx.options(retries=1).step(flaky, name)
 
-    @app.workflow
-    async def order(ctx: Context) -> list[str]:
-        return await ctx.map(item, ["a", "b"])
-
+    order = calling(app, lambda ctx: ctx.map(item, ["a", "b"]))
     run = await drained(app, order)
     assert await run.status() == "waiting"
     await make_due(app, run.id)
@@ -284,10 +276,7 @@ async def test_a_map_is_never_above_its_limit(app: Stepfast, limit: int) -> None
         now -= 1
         return number
 
-    @app.workflow
-    async def order(ctx: Context) -> list[int]:
-        return await ctx.map(item, range(30), limit=limit)
-
+    order = calling(app, lambda ctx: ctx.map(item, range(30), limit=limit))
     assert await worked(app, await app.start(order), 30) == list(range(30))
     assert most == limit
 
@@ -370,10 +359,13 @@ async def test_everything_that_failed_is_done_again_at_once(app: Stepfast, calls
     async def item(ctx: Context, number: int) -> int:
         return await ctx.step(flaky, number)
 
-    @app.workflow(max_attempts=2 if how == "a new attempt" else 1, backoff=Backoff(base=0.001, jitter=False))
-    async def parent(ctx: Context) -> list[int]:
-        return await ctx.map(item, range(5))
-
+    parent = calling(
+        app,
+        lambda ctx: ctx.map(item, range(5)),
+        name="parent",
+        max_attempts=2 if how == "a new attempt" else 1,
+        backoff=Backoff(base=0.001, jitter=False),
+    )
     run = await drained(app, parent)
     if how == "an operator's retry":
         await run.retry()

@@ -26,7 +26,7 @@ from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, drained, eventually, finished
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, is_cancelled, let_pass
-from tests.support.workflows import listener, sleeper, task
+from tests.support.workflows import calling, listener, sleeper, task
 from tests.worker.spying import wrap
 
 pytestmark = ON_SQLITE
@@ -192,10 +192,7 @@ async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Stepfas
         await ctx.step(name, gate.passing)
         await ctx.step(f"after {name}", calls.hit, name)
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.gather(ctx.branch(line, "quick", quick), ctx.branch(line, "slow", slow))
-
+    order = calling(app, lambda ctx: ctx.gather(ctx.branch(line, "quick", quick), ctx.branch(line, "slow", slow)))
     async with app.worker():
         run = await app.start(order)
         await quick.reached()
@@ -222,10 +219,9 @@ async def test_what_fails_while_its_run_is_cancelled_is_not_tried_again(app: Ste
         await gate.passing()
         raise ValueError("no")
 
-    @app.workflow(backoff=AT_ONCE)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=3, backoff=AT_ONCE).step("fail", fail.function)
-
+    order = calling(
+        app, lambda ctx: ctx.options(retries=3, backoff=AT_ONCE).step("fail", fail.function), backoff=AT_ONCE
+    )
     async with app.worker():
         run = await app.start(fail if kind == "task" else order)
         await gate.reached()
@@ -239,11 +235,7 @@ async def test_what_fails_while_its_run_is_cancelled_is_not_tried_again(app: Ste
 async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: MakeApp) -> None:
     """Nothing is in flight that could be waited for."""
     app = make_app(settings=Settings(inline_wait=3600, poll_interval=60, sweep_interval=60, lease=180))
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.gather(ctx.sleep(1800), ctx.wait_signal("go"))
-
+    order = calling(app, lambda ctx: ctx.gather(ctx.sleep(1800), ctx.wait_signal("go")))
     async with app.worker() as worker:
         run = await app.start(order)
         await eventually(run.steps)
@@ -390,11 +382,7 @@ async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, calls: Calls, t
 
 async def test_cancelling_twice_is_cancelling_once(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.step(gate.passing)
-
+    order = calling(app, lambda ctx: ctx.step(gate.passing))
     queued = await app.start(order, delay=3600)
     await queued.cancel()
     ended = (await queued.info()).completed_at
@@ -532,10 +520,7 @@ async def test_a_child_that_is_running_here_is_told_at_once(make_app: MakeApp) -
             await asyncio.sleep(0.01)
         told.set()
 
-    @app.workflow
-    async def parent(ctx: Context) -> None:
-        await ctx.call(child)
-
+    parent = calling(app, lambda ctx: ctx.call(child), name="parent")
     async with app.worker():
         run = await app.start(parent)
         async with asyncio.timeout(PATIENCE):

@@ -12,7 +12,7 @@ from tests.support.children import add_double, all_delivered
 from tests.support.crashing import crash_at, dying_worker, end_of, outcome_of
 from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, outcome, replayed, worked
 from tests.support.waiting import reached, rows_of
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 
 pytestmark = ON_SQLITE
 
@@ -48,11 +48,7 @@ async def test_a_parent_waits_for_its_child_without_a_slot(app: Stepfast) -> Non
     """The waiting parent says what it waits for, and nobody executes it."""
     gate = Gate()
     slow = task(app, "slow", gate=gate, returns="at last")
-
-    @app.workflow
-    async def parent(ctx: Context) -> Any:
-        return await ctx.call(slow)
-
+    parent = calling(app, lambda ctx: ctx.call(slow), name="parent")
     run = await app.start(parent)
     async with app.worker():
         await gate.reached()
@@ -83,11 +79,7 @@ async def test_a_child_knows_its_parent_and_both_are_ordinary_runs(app: Stepfast
 async def test_a_call_is_one_record_that_becomes_the_result(app: Stepfast) -> None:
     gate = Gate()
     slow = task(app, "slow", gate=gate, returns=7)
-
-    @app.workflow
-    async def parent(ctx: Context) -> Any:
-        return await ctx.call(slow)
-
+    parent = calling(app, lambda ctx: ctx.call(slow), name="parent")
     run = await app.start(parent)
     async with app.worker():
         await gate.reached()
@@ -148,11 +140,7 @@ async def test_a_child_takes_the_options_of_a_start(app: Stepfast, calls: Calls)
 @pytest.mark.parametrize("verb", ["start", "call"])
 async def test_a_child_takes_no_key(app: Stepfast, calls: Calls, verb: str) -> None:
     add_double(app, calls)
-
-    @app.workflow
-    async def parent(ctx: Context) -> None:
-        await getattr(ctx, verb)("double", 1, key="k")
-
+    parent = calling(app, lambda ctx: getattr(ctx, verb)("double", 1, key="k"), name="parent")
     failed = await failure(await drained(app, parent), "take no key")
     assert failed.error_type == ContextMisuse.__name__
     assert await app.runs(workflow="double") == []
@@ -280,10 +268,7 @@ async def test_the_end_of_a_child_reaches_its_parent_whenever_the_worker_dies(
         calls.hit("double")
         return number * 2
 
-    @app.workflow
-    async def parent(ctx: Context) -> Any:
-        return await ctx.call(double, 5)
-
+    parent = calling(app, lambda ctx: ctx.call(double, 5), name="parent")
     run = await app.start(parent)
     await crash_at(app, end_of("completed"), written=written)
     assert await finished(app, run) == 10
@@ -438,11 +423,7 @@ async def test_a_child_that_goes_on_as_another_answers_with_its_last(app: Stepfa
 async def test_the_last_of_a_chain_is_retried_with_its_parent(app: Stepfast, calls: Calls) -> None:
     add_chain(app, calls)
     calls.hit("may fail")
-
-    @app.workflow
-    async def parent(ctx: Context) -> Any:
-        return await ctx.call("chain", 0)
-
+    parent = calling(app, lambda ctx: ctx.call("chain", 0), name="parent")
     run = await app.start(parent)
     async with app.worker():
         await failure(run, "the last one")
@@ -459,10 +440,7 @@ async def test_cancelling_a_parent_cancels_a_child_that_went_on_as_another(app: 
             ctx.continue_as(number + 1)
         await ctx.wait_signal("never")
 
-    @app.workflow
-    async def parent(ctx: Context) -> None:
-        await ctx.call(chain, 0)
-
+    parent = calling(app, lambda ctx: ctx.call(chain, 0), name="parent")
     run = await app.start(parent)
     async with app.worker():
 

@@ -22,7 +22,7 @@ from tests.support.engine import (
     make_due,
     worked,
 )
-from tests.support.workflows import listener, task
+from tests.support.workflows import calling, listener, task
 
 pytestmark = ON_SQLITE
 
@@ -72,10 +72,7 @@ async def test_an_uncaught_failure_of_a_child_ends_the_parent_at_once(app: Stepf
         calls.hit("broken")
         raise ValueError("no")
 
-    @app.workflow(max_attempts=5)
-    async def parent(ctx: Context) -> None:
-        await ctx.call(broken)
-
+    parent = calling(app, lambda ctx: ctx.call(broken), name="parent", max_attempts=5)
     run = await drained(app, parent)
     [child] = await app.runs(workflow=broken)
     failed = await failure(run, f"child 'broken' .run {child.id}. failed: ValueError: no")
@@ -133,10 +130,7 @@ async def test_a_child_lost_with_too_many_workers_fails_for_its_parent(make_app:
     """A dead letter is an end like any other."""
     app = make_app(settings=Settings(max_losses=0))
     gate = Gate()
-
-    @app.workflow
-    async def child(ctx: Context) -> None:
-        await ctx.step("gate", gate.passing)
+    child = calling(app, lambda ctx: ctx.step("gate", gate.passing), name="child")
 
     @app.workflow
     async def parent(ctx: Context) -> str:
@@ -192,10 +186,7 @@ async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(app: St
     """Rule 26: those that wait at once, one that runs after its step."""
     gate = Gate()
     grandchild = listener(app, "never", name="grandchild")
-
-    @app.workflow
-    async def child(ctx: Context) -> None:
-        await ctx.call(grandchild)
+    child = calling(app, lambda ctx: ctx.call(grandchild), name="child")
 
     @app.workflow
     async def busy(ctx: Context) -> None:
@@ -287,10 +278,7 @@ async def test_a_child_that_fails_again_fails_its_retried_parent_again(app: Step
     async def broken() -> None:
         raise ValueError(f"time {calls.hit('broken')}")
 
-    @app.workflow
-    async def parent(ctx: Context) -> None:
-        await ctx.call(broken)
-
+    parent = calling(app, lambda ctx: ctx.call(broken), name="parent")
     run = await drained(app, parent)
     await run.retry()
     await app.drain()
@@ -313,10 +301,7 @@ async def test_retrying_a_parent_whose_child_was_undone_or_cancelled_comes_to_an
             return "went on"
         raise NonRetryableError("no")
 
-    @app.workflow(max_attempts=1)
-    async def parent(ctx: Context) -> str:
-        return await ctx.call(child)
-
+    parent = calling(app, lambda ctx: ctx.call(child), name="parent", max_attempts=1)
     run = await app.start(parent)
     async with app.worker():
         if child_ends == "cancelled":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, ConfigurationError, Context, InvalidState, NonRetryableError, RunCancelled, Stepfast
+from stepfast import Backoff, ConfigurationError, InvalidState, NonRetryableError, RunCancelled, Stepfast
 from stepfast.engine.dag import Dag
 from stepfast.model.records import Lane
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, RELEASED, MakeApp
@@ -26,6 +26,7 @@ from tests.support.dags import (
 )
 from tests.support.engine import PATIENCE, Calls, Gate, drained, failure, finished
 from tests.support.waiting import rows_of
+from tests.support.workflows import calling
 
 pytestmark = ON_SQLITE
 
@@ -187,11 +188,7 @@ async def test_a_request_to_a_step_is_refused_and_names_its_dag_run(app: Stepfas
 
 async def test_a_dag_run_that_failed_its_parent_is_retried_with_it(app: Stepfast, calls: Calls) -> None:
     dag = chain(app, calls, "b")
-
-    @app.workflow(max_attempts=1)
-    async def parent(ctx: Context) -> Any:
-        return await ctx.call(dag)
-
+    parent = calling(app, lambda ctx: ctx.call(dag), name="parent", max_attempts=1)
     run = await drained(app, parent)
     assert await run.status() == "failed"
     await run.retry()

@@ -51,6 +51,7 @@ from tests.support.engine import (
     outcome,
 )
 from tests.support.waiting import deafen, rows_of
+from tests.support.workflows import calling
 
 pytestmark = ON_SQLITE
 
@@ -643,11 +644,7 @@ async def test_a_run_that_has_ended_or_is_being_undone_is_neither_cancelled_nor_
 
 async def test_a_dag_is_cancelled_with_its_parent_and_undone(app: Stepfast, saga: Saga) -> None:
     dag, gate = saga.build(app, "a", "b < a"), saga.gate("b")
-
-    @app.workflow
-    async def parent(ctx: Context) -> None:
-        await ctx.call(dag)
-
+    parent = calling(app, lambda ctx: ctx.call(dag), name="parent")
     run = await app.start(parent)
     async with app.worker():
         await gate.reached()

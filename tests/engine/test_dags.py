@@ -42,7 +42,7 @@ from tests.support.engine import (
     worked,
 )
 from tests.support.waiting import rows_of
-from tests.support.workflows import listener
+from tests.support.workflows import calling, listener
 
 pytestmark = ON_SQLITE
 
@@ -496,11 +496,7 @@ async def test_pages_of_running_runs_pass_over_those_that_wait(app: Stepfast) ->
 @WAITS
 async def test_a_workflow_calls_a_dag(app: Stepfast) -> None:
     dag = build(app, {"a": lambda ctx: ctx.input + 1, "b < a": lambda ctx: ctx.outputs["a"] + 1})
-
-    @app.workflow
-    async def parent(ctx: Context) -> Any:
-        return await ctx.call(dag, 1)
-
+    parent = calling(app, lambda ctx: ctx.call(dag, 1), name="parent")
     assert await outcome(app, parent) == {"a": 2, "b": 3}
 
 

@@ -33,7 +33,7 @@ from tests.support.engine import (
     outcome,
     replayed,
 )
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -113,11 +113,7 @@ async def test_an_exhausted_step_is_a_recorded_failure(app: Stepfast, calls: Cal
 
 
 async def test_the_error_of_a_step_that_nobody_catches_fails_the_run(app: Stepfast) -> None:
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.step("charge", fail_with, OwnError(1))
-
+    order = calling(app, lambda ctx: ctx.step("charge", fail_with, OwnError(1)), max_attempts=1)
     run = await drained(app, order)
     await failure(run, r"step 'charge' failed: .*OwnError: code 1")
     info = await run.info()
@@ -148,11 +144,7 @@ def fail_with(error: BaseException) -> None:
 )
 async def test_any_error_can_be_kept(app: Stepfast, error: BaseException, message: str) -> None:
     """Whatever a handler raises, its run ends with a reason, and the worker goes on."""
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.step("fail", fail_with, error)
-
+    order = calling(app, lambda ctx: ctx.step("fail", fail_with, error), max_attempts=1)
     other = task(app, "other", returns="fine")
     run, after = await app.start(order), await app.start(other)
     assert await finished(app, after) == "fine"
@@ -173,10 +165,7 @@ async def test_an_async_step_that_ends_oddly_fails_and_can_be_tried_again(
             raise error
         return "second time"
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> str:
-        return await ctx.options(retries=1, backoff=AT_ONCE, timeout=timeout).step(odd)
-
+    order = calling(app, lambda ctx: ctx.options(retries=1, backoff=AT_ONCE, timeout=timeout).step(odd), max_attempts=1)
     assert await outcome(app, order) == "second time"
 
 
@@ -306,10 +295,7 @@ async def test_steps_still_running_when_the_attempt_fails_record_nothing_more(ap
             raise ValueError("first")
         return "ok"
 
-    @app.workflow(max_attempts=2, backoff=AT_ONCE)
-    async def order(ctx: Context) -> list[str]:
-        return list(await asyncio.gather(ctx.step(slow), ctx.step(fail)))
-
+    order = calling(app, lambda ctx: asyncio.gather(ctx.step(slow), ctx.step(fail)), max_attempts=2, backoff=AT_ONCE)
     run = await app.start(order)
     async with app.worker():
         assert await run.result(timeout=20) == ["call 2", "ok"]
@@ -635,10 +621,7 @@ async def test_a_new_attempt_redoes_what_failed_beside_an_error_of_the_code(app:
     async def items(ctx: Context, names: list[str]) -> list[str]:
         return await ctx.map(item, names)
 
-    @app.workflow(backoff=LATER)
-    async def order(ctx: Context) -> list[Any]:
-        return await ctx.map(items, [["own", "A"], ["B", "C"], ["D"]])
-
+    order = calling(app, lambda ctx: ctx.map(items, [["own", "A"], ["B", "C"], ["D"]]), backoff=LATER)
     run = await next_attempt(app, works, await drained(app, order))
     assert await run.result() == [["own", "A"], ["B", "C"], ["D"]]
     assert (await run.info()).attempt == 2

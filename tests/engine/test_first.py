@@ -39,7 +39,7 @@ from tests.support.engine import (
     worked,
 )
 from tests.support.waiting import reached
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 from tests.worker.spying import HeldReply
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -59,11 +59,7 @@ async def kinds(app: Stepfast, run_id: str) -> dict[str, str]:
 async def test_a_signal_beats_a_long_sleep(make_app: MakeApp, moment: float) -> None:
     """The winner by its name, with its value; the sleep is given up."""
     app = make_app(settings=Settings(inline_wait=moment))
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(paid=ctx.wait_signal("paid", type=int), late=ctx.sleep(HOUR)))
-
+    order = calling(app, lambda ctx: ctx.first(paid=ctx.wait_signal("paid", type=int), late=ctx.sleep(HOUR)))
     run = await app.start(order)
     async with app.worker():
         await reached(run, "waiting")
@@ -74,11 +70,7 @@ async def test_a_signal_beats_a_long_sleep(make_app: MakeApp, moment: float) -> 
 @WAITS
 async def test_a_sleep_beats_a_signal_that_does_not_come(make_app: MakeApp, moment: float) -> None:
     app = make_app(settings=Settings(inline_wait=moment))
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR)))
-
+    order = calling(app, lambda ctx: ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR)))
     run = await app.start(order)
     async with app.worker():
         await reached(run, "waiting")
@@ -98,10 +90,7 @@ async def test_a_step_beats_another(app: Stepfast, calls: Calls) -> None:
         await gate.reached()
         return "quick"
 
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(slow=ctx.step(slow), quick=ctx.step(quick)))
-
+    order = calling(app, lambda ctx: ctx.first(slow=ctx.step(slow), quick=ctx.step(quick)))
     run = await drained(app, order)
     assert await run.result() == ["quick", "quick"]
     assert await kinds(app, run.id) == {"quick": "completed", "slow": "cancelled", "first": "completed"}
@@ -126,11 +115,7 @@ def nested(ctx: Context) -> Any:
 )
 async def test_branches_maps_and_races_may_race(app: Stepfast, runner: Callable[[Context], Any], value: Any) -> None:
     """Against a clock."""
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(work=runner(ctx), late=ctx.sleep(HOUR)))
-
+    order = calling(app, lambda ctx: ctx.first(work=runner(ctx), late=ctx.sleep(HOUR)))
     assert await outcome(app, order) == ["work", value]
 
 
@@ -142,10 +127,7 @@ async def test_children_and_maps_may_race(app: Stepfast) -> None:
     async def item(ctx: Context, n: int) -> int:
         return await ctx.step(f"item {n}", lambda: n)
 
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(child=ctx.call(slow), map=ctx.map(item, [1, 2])))
-
+    order = calling(app, lambda ctx: ctx.first(child=ctx.call(slow), map=ctx.map(item, [1, 2])))
     run = await app.start(order)
     async with app.worker():
         assert await run.result(timeout=20) == ["map", [1, 2]]
@@ -294,10 +276,7 @@ async def test_calls_a_losing_branch_had_not_awaited_are_no_misuse(app: Stepfast
         await first
         await second
 
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(work=ctx.branch(work), late=ctx.sleep(0.05)))
-
+    order = calling(app, lambda ctx: ctx.first(work=ctx.branch(work), late=ctx.sleep(0.05)))
     assert await worked(app, await app.start(order)) == ["late", None]
 
 
@@ -313,10 +292,7 @@ async def test_a_loser_does_not_go_on_though_it_was_stopped_while_a_step_was_bei
             if calls["busy step"] == 10:
                 enough.set()
 
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(busy=ctx.branch(busy), quick=ctx.step("quick", enough.wait)))
-
+    order = calling(app, lambda ctx: ctx.first(busy=ctx.branch(busy), quick=ctx.step("quick", enough.wait)))
     assert await worked(app, await app.start(order)) == ["quick", True]
     assert calls["busy step"] < 100
 
@@ -526,10 +502,7 @@ async def test_a_failing_child_wins_with_an_error_that_names_it(app: Stepfast) -
 
 
 async def test_a_race_needs_runners(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.first()
-
+    order = calling(app, lambda ctx: ctx.first())
     await failure(await drained(app, order), r"ctx\.first needs at least one call")
 
 
@@ -597,11 +570,7 @@ async def test_a_crash_around_the_verdict_leaves_the_same_winner(
     app: Stepfast, race: Callable[[Context], Any], where: str, written: bool
 ) -> None:
     """Between the record of the winner, that of the loser, and that of the race."""
-
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await race(ctx))
-
+    order = calling(app, lambda ctx: race(ctx))
     run = await app.start(order)
     if race is signal_first:
         await run.signal("winner", "w")
@@ -638,10 +607,7 @@ async def test_a_race_goes_on_after_an_interruption(app: Stepfast, calls: Calls)
         await ctx.step("two", gate.passing)
         return "done"
 
-    @app.workflow
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.first(work=ctx.branch(work), late=ctx.sleep(HOUR)))
-
+    order = calling(app, lambda ctx: ctx.first(work=ctx.branch(work), late=ctx.sleep(HOUR)))
     run = await replayed(app, gate, order)
     assert await run.result() == ["work", "done"]
     assert calls == {"one": 1}
@@ -651,10 +617,7 @@ async def test_a_race_goes_on_after_an_interruption(app: Stepfast, calls: Calls)
 
 
 async def test_a_race_is_cancelled_with_its_run(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR))
-
+    order = calling(app, lambda ctx: ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR)))
     run = await app.start(order)
     async with app.worker():
         await run.cancel()

@@ -20,7 +20,7 @@ from tests.engine.conftest import MakeApp
 from tests.support.codecs import Backwards
 from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually
 from tests.support.postgres import BLOCKED
-from tests.support.workflows import listener
+from tests.support.workflows import calling, listener
 
 QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, inline_wait=0)
 
@@ -275,10 +275,7 @@ async def test_runs_are_made_due_from_sql(make_app: MakeApp, sql: Any, calls: Ca
             raise ConnectionError("no answer")
         return 1
 
-    @app.workflow
-    async def retried(ctx: Context) -> int:
-        return await ctx.options(retries=1).step(work)
-
+    retried = calling(app, lambda ctx: ctx.options(retries=1).step(work), name="retried")
     dag = app.dag("graph")
     dag.declare(lambda ctx: work(), name="a")
     dag.declare(lambda ctx: 2, name="b", after=["a"])

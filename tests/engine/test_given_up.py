@@ -12,6 +12,7 @@ import pytest
 
 from stepfast import Backoff, Context, StepFailed, Stepfast
 from tests.support.engine import Calls, Gate, drained, eventually, finished, outcome, replayed
+from tests.support.workflows import calling
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -101,10 +102,11 @@ async def test_an_own_timeout_in_a_branch_is_tried_again_with_the_branch(memory:
     async def bounded(ctx: Context) -> object:
         return await by_timeout(ctx.step(slow_at_first))
 
-    @memory.workflow(backoff=SOON)
-    async def order(ctx: Context) -> list[Any]:
-        return list(await ctx.gather(ctx.branch(bounded), ctx.step("beside", lambda: calls.hit("beside"))))
-
+    order = calling(
+        memory,
+        lambda ctx: ctx.gather(ctx.branch(bounded), ctx.step("beside", lambda: calls.hit("beside"))),
+        backoff=SOON,
+    )
     assert await outcome(memory, order) == ["in time", 1]
     assert calls == {"slow": 2, "beside": 1}
 

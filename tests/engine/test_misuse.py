@@ -22,7 +22,7 @@ from stepfast import (
 )
 from stepfast.model.urls import redact
 from tests.support.engine import Calls, drained, failure, outcome
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -172,10 +172,7 @@ async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: S
     async def item(ctx: Context, number: int) -> int:
         return await ctx.step(work, number)
 
-    @app.workflow
-    async def order(ctx: Context) -> list[int]:
-        return await ctx.map(lambda ctx, number: item(ctx, number), [1, 2])
-
+    order = calling(app, lambda ctx: ctx.map(lambda ctx, number: item(ctx, number), [1, 2]))
     assert await outcome(app, order) == [1, 2]
 
 
@@ -235,11 +232,7 @@ async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Step
 async def test_starting_in_the_body_of_a_workflow_is_refused(app: Stepfast, verb: str) -> None:
     """Rule 21: every replay would start another; the message names ctx.start. Nothing is started."""
     mail = task(app, "mail", returns=None)
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await (app.start(mail, "a") if verb == "start" else app.start_many(mail, ["a"]))
-
+    calling(app, lambda ctx: app.start(mail, "a") if verb == "start" else app.start_many(mail, ["a"]))
     error = await misused(app)
     assert f"app.{verb}" in error.message and "ctx.start" in error.message
     assert await app.runs(workflow=mail) == []
@@ -408,11 +401,7 @@ async def test_the_sync_face_is_refused_in_a_running_event_loop(app: Stepfast, k
         app.sync.start(mail, "a").result(timeout=1)
 
     app.task(max_attempts=3)(blocks)
-
-    @app.workflow(name="step", max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.step(blocks)
-
+    calling(app, lambda ctx: ctx.step(blocks), name="step", max_attempts=1)
     run = await drained(app, "blocks" if kind == "task" else "step")
     with pytest.raises(RunFailed, match=r"write `await app.start\(…\)` here, or call app.sync in a thread"):
         await run.result()
@@ -485,10 +474,7 @@ async def test_a_name_that_no_context_has_stays_an_attribute_error(app: Stepfast
     ],
 )
 async def test_a_span_that_makes_no_sense_is_named(app: Stepfast, call: Callable[[Any], Any], said: str) -> None:
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await call(ctx)
-
+    order = calling(app, lambda ctx: call(ctx), max_attempts=1)
     await failure(await drained(app, order), said)
 
 

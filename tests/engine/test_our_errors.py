@@ -21,7 +21,7 @@ from stepfast import (
 )
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, failure, worked
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -91,10 +91,12 @@ async def test_in_a_transaction(error: BaseException, url: str) -> None:
         await connection.execute("SELECT 1")
         write(connection)
 
-    @app.workflow(max_attempts=1)
-    async def work(ctx: Context) -> None:
-        await ctx.options(name="write", retries=1).transaction(write if "sqlite" in url else write_async)
-
+    work = calling(
+        app,
+        lambda ctx: ctx.options(name="write", retries=1).transaction(write if "sqlite" in url else write_async),
+        name="work",
+        max_attempts=1,
+    )
     async with app:
         failed = await fails(app, work)
     assert calls["write"] == 2
@@ -125,10 +127,7 @@ async def test_in_a_later_check(app: Stepfast, error: BaseException) -> None:
             raise error
         return number > 2
 
-    @app.workflow(max_attempts=1)
-    async def work(ctx: Context) -> bool:
-        return await ctx.options(retries=1).wait_until(ready, every=0.001)
-
+    work = calling(app, lambda ctx: ctx.options(retries=1).wait_until(ready, every=0.001), name="work", max_attempts=1)
     assert await worked(app, await app.start(work)) is True
     assert calls["ready"] == 3
 

@@ -12,22 +12,19 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from stepfast import Context, Settings, Stepfast
+from stepfast import Settings, Stepfast
 from stepfast.errors import ConfigurationError
 from tests.support.databases import DatabasePool, connected
 from tests.support.engine import PATIENCE
 from tests.support.postgres import PostgresServer
+from tests.support.workflows import calling
 
 QUICK = Settings(poll_interval=0.2, sweep_interval=0.2, lease=3, heartbeat=0.2)
 
 
 async def works(app: Stepfast) -> None:
     """Execute a run on a worker whose heartbeats succeed."""
-
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        return await ctx.step("pay", lambda: "paid")
-
+    order = calling(app, lambda ctx: ctx.step("pay", lambda: "paid"))
     async with app, app.worker() as worker:
         run = await app.start(order)
         assert await run.result(timeout=PATIENCE) == "paid"

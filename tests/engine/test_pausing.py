@@ -26,7 +26,7 @@ from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, drained, eventually, failure, finished
 from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
-from tests.support.workflows import listener, sleeper, task
+from tests.support.workflows import calling, listener, sleeper, task
 from tests.worker.spying import wrap
 
 pytestmark = ON_SQLITE
@@ -254,9 +254,7 @@ async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: 
         await ctx.step(name, gate.passing)
         await ctx.step(f"after {name}", calls.hit, name)
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.gather(ctx.branch(line, "quick", quick), ctx.branch(line, "slow", slow))
+    order = calling(app, lambda ctx: ctx.gather(ctx.branch(line, "quick", quick), ctx.branch(line, "slow", slow)))
 
     async def recorded() -> bool:
         return [s.name for s in await run.steps() if s.status == "completed"] == ["quick"]
@@ -340,10 +338,7 @@ async def test_a_step_that_fails_while_a_pause_is_asked_for_keeps_its_retry(app:
             raise RetryLater(3600)
         return "done"
 
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        return await ctx.options(retries=1).step(flaky)
-
+    order = calling(app, lambda ctx: ctx.options(retries=1).step(flaky))
     async with app.worker():
         run = await app.start(order)
         await gate.reached()

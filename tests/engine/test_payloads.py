@@ -45,7 +45,7 @@ from tests.support.engine import (
     replayed,
 )
 from tests.support.waiting import count, doomed, reached
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -365,10 +365,7 @@ async def test_a_result_that_does_not_fit_its_annotation_is_refused(app: Stepfas
     async def wrong() -> int:
         return "not a number"  # type: ignore[return-value]
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.step(wrong)
-
+    order = calling(app, lambda ctx: ctx.step(wrong), max_attempts=1)
     await failure(await drained(app, order), "step 'wrong' does not fit its annotation")
 
 
@@ -707,10 +704,7 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
         await ctx.set("last", number)
         await ctx.sleep(3600)
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.gather(ctx.branch(branch, 1), ctx.branch(branch, 2))
-
+    order = calling(app, lambda ctx: ctx.gather(ctx.branch(branch, 1), ctx.branch(branch, 2)))
     run = await drained(app, order)
     assert await run.status() == "waiting"
 
@@ -719,10 +713,7 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
 
 
 async def test_the_keys_of_checks_are_not_for_others(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.set("~until/:0", 1)
-
+    order = calling(app, lambda ctx: ctx.set("~until/:0", 1))
     await failure(await drained(app, order), "must not begin with '~until/'")
 
 

@@ -31,7 +31,7 @@ from stepfast.info import ExecutedBy
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, failure
 from tests.support.waiting import rows_of
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 
 pytestmark = ON_SQLITE
 
@@ -62,11 +62,7 @@ async def test_the_facts_of_a_completed_run(app: Stepfast) -> None:
 @ON_BOTH
 async def test_a_running_run_names_its_worker(app: Stepfast) -> None:
     gate = Gate()
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.step(gate.passing)
-
+    order = calling(app, lambda ctx: ctx.step(gate.passing))
     run = await app.start(order)
     async with app.worker() as worker:
         await gate.reached()
@@ -323,10 +319,7 @@ async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
 
 
 async def test_parameters_that_are_not_json_are_left_out_of_the_log(app: Stepfast) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        return await ctx.step("odd", lambda thing: "fine", object())
-
+    order = calling(app, lambda ctx: ctx.step("odd", lambda thing: "fine", object()))
     run = await drained(app, order)
     assert await run.result() == "fine"
     assert [a.parameters for a in await run.activity()] == [None]
@@ -360,10 +353,7 @@ async def test_a_long_history_is_listed_whole(app: Stepfast) -> None:
     async def same(number: int) -> int:
         return number
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await asyncio.gather(*(ctx.step(same, n) for n in range(1201)))
-
+    order = calling(app, lambda ctx: asyncio.gather(*(ctx.step(same, n) for n in range(1201))))
     run = await drained(app, order)
     assert sorted(s.output for s in await run.steps()) == list(range(1201))
     assert len(await run.activity()) == 1201

@@ -28,6 +28,7 @@ from tests.support.engine import (
     stopped_at_once,
 )
 from tests.support.waiting import reached
+from tests.support.workflows import calling
 
 pytestmark = ON_SQLITE
 
@@ -127,10 +128,7 @@ async def test_parallel_steps_that_were_recorded_are_kept(app: Stepfast, calls: 
             await gate.passing()
         return name
 
-    @app.workflow
-    async def order(ctx: Context) -> list[str]:
-        return list(await asyncio.gather(ctx.step(work, "slow"), ctx.step(work, "quick")))
-
+    order = calling(app, lambda ctx: asyncio.gather(ctx.step(work, "slow"), ctx.step(work, "quick")))
     run = await app.start(order)
 
     async def one_recorded() -> bool:
@@ -212,10 +210,7 @@ async def test_a_blocking_step_left_behind_records_nothing(app: Stepfast, calls:
         calls.hit("finished")
         return f"call {number}"
 
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        return await ctx.step(work)
-
+    order = calling(app, lambda ctx: ctx.step(work))
     run = await app.start(order)
     async with stopped_at_once(app):
         await gate.reached()

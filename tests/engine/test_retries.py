@@ -13,6 +13,7 @@ from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, make_due, stopped_at_once
 from tests.support.waiting import rows_of
+from tests.support.workflows import calling
 
 pytestmark = ON_SQLITE
 
@@ -125,10 +126,7 @@ async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, cal
             raise ValueError(f"try {calls['flaky']}")
         return "ok"
 
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        return await ctx.options(retries=3, backoff=AT_ONCE).step(flaky, ctx.run_id)
-
+    order = calling(app, lambda ctx: ctx.options(retries=3, backoff=AT_ONCE).step(flaky, ctx.run_id))
     run = await drained(app, order)
     assert await run.result() == "ok"
     assert seen == [0, 1, 2, 3]
@@ -144,10 +142,7 @@ async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, cal
 
 async def test_tries_survive_the_worker(app: Stepfast, calls: Calls) -> None:
     """Rule 16: a step that waited for its retry elsewhere has not forgotten how many it had."""
-
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=2).step("fail", fail)
+    order = calling(app, lambda ctx: ctx.options(retries=2).step("fail", fail), max_attempts=1)
 
     async def fail() -> None:
         calls.hit("fail")
@@ -329,10 +324,7 @@ async def test_so_does_a_transaction(make_app: MakeApp, calls: Calls) -> None:
     async def book_async(connection: Any) -> int:
         return calls.hit("book")
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.transaction("book", book if app.url.kind == "sqlite" else book_async)
-
+    order = calling(app, lambda ctx: ctx.transaction("book", book if app.url.kind == "sqlite" else book_async))
     run = await app.start(order)
     async with rows_of(app) as rows:
         await rows.fetch(LOST)

@@ -20,7 +20,7 @@ from stepfast.runtime import all_namesakes, database_shown, namesakes
 from stepfast.settings import Settings
 from tests.engine.conftest import ON_SQLITE, MakeApp
 from tests.support.engine import drained, failure
-from tests.support.workflows import task
+from tests.support.workflows import calling, task
 
 SOURCE = Path(stepfast.__file__).parent
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
@@ -38,11 +38,7 @@ async def declined(card: str) -> None:
 
 async def logged(caplog: pytest.LogCaptureFixture, app: Stepfast) -> list[logging.LogRecord]:
     """A run whose step fails for good, and what was logged of it."""
-
-    @app.workflow(max_attempts=1)
-    async def checkout(ctx: Context) -> None:
-        await ctx.step("charge", declined, PAYLOAD)
-
+    checkout = calling(app, lambda ctx: ctx.step("charge", declined, PAYLOAD), name="checkout", max_attempts=1)
     async with app:
         with caplog.at_level(logging.INFO, "stepfast"):
             run = await drained(app, checkout)
@@ -270,10 +266,7 @@ async def test_an_undo_that_failed_is_named(caplog: pytest.LogCaptureFixture) ->
 
 async def test_the_error_of_a_run_keeps_where_its_step_went_wrong() -> None:
     app = Stepfast("sqlite://")
-
-    @app.workflow(max_attempts=1)
-    async def child(ctx: Context) -> None:
-        await ctx.step("charge", declined, "x")
+    child = calling(app, lambda ctx: ctx.step("charge", declined, "x"), name="child", max_attempts=1)
 
     @app.workflow(max_attempts=1)
     async def parent(ctx: Context) -> None:

@@ -22,7 +22,7 @@ from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, bystander, drained, eventually, failure, finished
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, reached
 from tests.support.worker_context import make_kit
-from tests.support.workflows import listener, task
+from tests.support.workflows import calling, listener, task
 from tests.worker.spying import Counted, HeldReply, wrap
 
 
@@ -557,10 +557,7 @@ async def test_every_branch_begins_before_the_run_is_released(make_app: MakeApp,
     async def nested(ctx: Context) -> None:
         await ctx.gather(ctx.branch(listener), ctx.branch(worker), ctx.step("nested", calls.hit, "nested"))
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.gather(ctx.branch(listener), ctx.branch(nested), ctx.branch(worker))
-
+    order = calling(app, lambda ctx: ctx.gather(ctx.branch(listener), ctx.branch(nested), ctx.branch(worker)))
     run = await drained(app, order)
     assert await run.status() == "waiting"
     assert calls == {"work": 2, "nested": 1}
@@ -573,11 +570,7 @@ async def test_every_branch_begins_before_the_run_is_released(make_app: MakeApp,
 async def test_calls_gathered_by_asyncio_all_begin_before_the_run_is_released(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24, for ``asyncio.gather``, of whose tasks the engine knows nothing."""
     app = make_app(settings=Settings(inline_wait=0))
-
-    @app.workflow
-    async def order(ctx: Context) -> Any:
-        return await asyncio.gather(ctx.wait_signal("go"), ctx.step("work", calls.hit, "work"))
-
+    order = calling(app, lambda ctx: asyncio.gather(ctx.wait_signal("go"), ctx.step("work", calls.hit, "work")))
     run = await drained(app, order)
     assert await run.status() == "waiting"
     assert calls == {"work": 1}
@@ -651,11 +644,7 @@ async def test_a_run_that_waits_for_many_names_at_once_is_woken_by_each(make_app
     """Of the names that it had begun to look for, the first were forgotten when it came to the last: it looked for them
     without end, kept its slot, and heard of no signal any more."""
     app = make_app(settings=Settings(inline_wait=0, poll_interval=60, sweep_interval=60))
-
-    @app.workflow
-    async def order(ctx: Context) -> list[int]:
-        return list(await ctx.gather(*(ctx.wait_signal(f"part {n}", type=int) for n in range(MANY))))
-
+    order = calling(app, lambda ctx: ctx.gather(*(ctx.wait_signal(f"part {n}", type=int) for n in range(MANY))))
     run = await app.start(order)
     if sent == "before it is claimed":
         await run.signal(f"part {MANY - 1}", MANY - 1)

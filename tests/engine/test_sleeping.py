@@ -29,7 +29,7 @@ from tests.support.engine import (
     replayed,
 )
 from tests.support.waiting import HARDLY_EVER, count, doomed, due, let_pass, reached, rows_of, wake
-from tests.support.workflows import sleeper, task
+from tests.support.workflows import calling, sleeper, task
 
 pytestmark = ON_SQLITE
 
@@ -161,10 +161,11 @@ async def test_a_new_attempt_does_not_sleep_again(app: Stepfast, calls: Calls) -
 
 async def test_a_sleep_under_way_goes_on_over_attempts(app: Stepfast, calls: Calls) -> None:
     """The attempt fails beside the sleep: the next one wakes when the first would have."""
-
-    @app.workflow(backoff=AT_ONCE)
-    async def order(ctx: Context) -> None:
-        await asyncio.gather(ctx.sleep(3600), ctx.step("fail", fail_once_asleep, ctx.run_id))
+    order = calling(
+        app,
+        lambda ctx: asyncio.gather(ctx.sleep(3600), ctx.step("fail", fail_once_asleep, ctx.run_id)),
+        backoff=AT_ONCE,
+    )
 
     async def fail_once_asleep(run_id: str) -> None:
         await eventually(lambda: app.get(run_id).steps())
@@ -470,10 +471,7 @@ async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Stepfas
         await ctx.sleep(seconds)
         await ctx.step("woken", woken.append, seconds)
 
-    @app.workflow
-    async def dream(ctx: Context) -> None:
-        await ctx.map(sleeper, order)
-
+    dream = calling(app, lambda ctx: ctx.map(sleeper, order), name="dream")
     run = await drained(app, dream)
     for passed, awake in [(1801, [1800]), (1800, [1800, 3600]), (3600, [1800, 3600, 7200])]:
         await let_pass(app, run, passed)

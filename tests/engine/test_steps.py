@@ -24,6 +24,7 @@ from stepfast.remote import RemoteWorker
 from tests.engine.conftest import ON_BOTH, ON_SQLITE
 from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.engine import Calls, drained, failure, finished, outcome
+from tests.support.workflows import calling
 
 pytestmark = ON_SQLITE
 
@@ -143,10 +144,7 @@ async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Stepfas
         await meet.wait()  # passes only if all twenty run at once
         return number * number
 
-    @app.workflow
-    async def order(ctx: Context) -> list[int]:
-        return list(await asyncio.gather(*(ctx.step(work, n) for n in range(20))))
-
+    order = calling(app, lambda ctx: asyncio.gather(*(ctx.step(work, n) for n in range(20))))
     run = await drained(app, order)
     assert await run.result() == [n * n for n in range(20)]
     assert calls == {str(n): 1 for n in range(20)}
@@ -244,10 +242,7 @@ async def test_options_of_the_call_go_before_those_of_the_function(app: Stepfast
         calls.hit("flaky")
         raise ValueError("never")
 
-    @app.workflow(max_attempts=1)
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=1).step(flaky)
-
+    order = calling(app, lambda ctx: ctx.options(retries=1).step(flaky), max_attempts=1)
     run = await drained(app, order)
     assert await run.status() == "failed"
     assert calls["flaky"] == 2

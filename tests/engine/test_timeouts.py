@@ -42,7 +42,7 @@ from tests.support.engine import (
     replayed,
 )
 from tests.support.waiting import rows_of
-from tests.support.workflows import listener
+from tests.support.workflows import calling, listener
 
 pytestmark = ON_SQLITE
 
@@ -112,10 +112,9 @@ async def test_every_try_of_a_step_has_the_whole_timeout(app: Stepfast, calls: C
             await for_ever()
         return "third"
 
-    @app.workflow
-    async def order(ctx: Context) -> str:
-        return await ctx.options(timeout=timedelta(seconds=SHORT), retries=2, backoff=AT_ONCE).step(slow_once)
-
+    order = calling(
+        app, lambda ctx: ctx.options(timeout=timedelta(seconds=SHORT), retries=2, backoff=AT_ONCE).step(slow_once)
+    )
     assert await outcome(app, order) == "third"
     assert calls["slow"] == 3
 
@@ -154,10 +153,12 @@ async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> N
 
 async def test_a_blocking_step_that_nobody_waits_for_any_more_is_not_begun(app: Stepfast, calls: Calls) -> None:
     in_line: list[Any] = []
-
-    @app.workflow(max_attempts=1)
-    async def queue_up(ctx: Context) -> None:
-        await ctx.options(timeout=SHORT).step("act", lambda: calls.hit("act"))
+    queue_up = calling(
+        app,
+        lambda ctx: ctx.options(timeout=SHORT).step("act", lambda: calls.hit("act")),
+        name="queue_up",
+        max_attempts=1,
+    )
 
     def never_called(call: Any) -> asyncio.Future[Any]:
         in_line.append(call)
@@ -288,10 +289,7 @@ async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -
             raise RetryLater(1.2)
         return "done"
 
-    @app.workflow(max_attempts=1, timeout=1)
-    async def order(ctx: Context) -> str:
-        return await ctx.options(retries=1).step(flaky)
-
+    order = calling(app, lambda ctx: ctx.options(retries=1).step(flaky), max_attempts=1, timeout=1)
     assert await outcome(app, order) == "done"
 
 
@@ -313,9 +311,7 @@ async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Stepfast, calls
 
 @pytest.mark.parametrize("how", [{"deadline": 0.3}, {"deadline": 0.05, "delay": 3600}], ids=["waiting", "delayed"])
 async def test_a_deadline_counts_waits_and_ends_a_run_that_is_not_executed(app: Stepfast, how: dict[str, Any]) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=1).step("later", later)
+    order = calling(app, lambda ctx: ctx.options(retries=1).step("later", later))
 
     def later() -> None:
         raise RetryLater(3600)
@@ -533,10 +529,7 @@ async def test_what_has_timeouts_of_its_own_is_not_bound_by_the_settings(make_ap
         await asyncio.sleep(0.05)
         return "done"
 
-    @app.workflow(timeout=20)
-    async def order(ctx: Context) -> str:
-        return await ctx.step(slow)
-
+    order = calling(app, lambda ctx: ctx.step(slow), timeout=20)
     run = await drained(app, order)
     assert await run.result() == "done"
     assert StepTimeout.__name__ not in str(await run.activity())
@@ -547,11 +540,7 @@ async def test_what_has_been_executing_for_long_is_named(make_app: MakeApp) -> N
     app, gates = make_app(settings=Settings(running_after=0, heartbeat=0.05)), [Gate(), Gate(), Gate()]
     app.task(name="quick")(gates[0].passing)
     app.task(name="export")(gates[1].passing)
-
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.step("charge", gates[2].passing)
-
+    order = calling(app, lambda ctx: ctx.step("charge", gates[2].passing))
     runs = [await app.start(each) for each in ("quick", "export", order)]
     store = await app.store()
     async with app.worker(), rows_of(app) as rows:

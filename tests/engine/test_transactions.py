@@ -42,7 +42,7 @@ from tests.support.engine import (
     replayed,
 )
 from tests.support.waiting import reached
-from tests.support.workflows import listener, task
+from tests.support.workflows import calling, listener, task
 from tests.worker.spying import Counted, only_postgres, wrap
 
 QUICK = Backoff(base=0.001, jitter=False)
@@ -353,10 +353,7 @@ async def test_a_permanent_error_is_not_tried_again(app: Stepfast, accounts: Acc
         calls.hit("plain")
         raise NonRetryableError("no")
 
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.options(retries=5, backoff=QUICK).transaction(plain)
-
+    order = calling(app, lambda ctx: ctx.options(retries=5, backoff=QUICK).transaction(plain))
     await failure(await drained(app, order), "no")
     assert calls == {"plain": 1}
 
@@ -389,9 +386,7 @@ async def test_a_transaction_that_waits_does_not_stop_the_engine(app: Stepfast, 
         await connection.execute("INSERT INTO accounts VALUES ('held')")
         await gate.passing()
 
-    @app.workflow
-    async def holding(ctx: Context) -> None:
-        await ctx.transaction(holds)
+    holding = calling(app, lambda ctx: ctx.transaction(holds), name="holding")
 
     @app.workflow
     async def other(ctx: Context) -> int:
@@ -730,10 +725,7 @@ async def test_a_start_is_too(app: Stepfast) -> None:
     def start(connection: Any) -> None:
         started.append(app.sync.start(child, 3, connection=connection).id)
 
-    @app.workflow(max_attempts=1)
-    async def starter(ctx: Context) -> None:
-        await ctx.transaction(start)
-
+    starter = calling(app, lambda ctx: ctx.transaction(start), name="starter", max_attempts=1)
     await (await app.start(child, 0)).status()  # its definition is stored
     await outcome(app, starter)
     assert await app.get(started[0]).result(timeout=20) == 3

@@ -26,6 +26,7 @@ from tests.support.engine import (
     replayed,
 )
 from tests.support.waiting import HARDLY_EVER, count, due, let_pass, reached, wake
+from tests.support.workflows import calling
 
 pytestmark = ON_SQLITE
 
@@ -271,10 +272,7 @@ async def test_a_timeout_can_be_handled(app: Stepfast, outside: Outside, calls: 
 
 
 async def test_a_timeout_that_is_not_handled_fails_the_run_at_once(app: Stepfast, outside: Outside) -> None:
-    @app.workflow
-    async def order(ctx: Context) -> None:
-        await ctx.wait_until(outside.ask, every=0.02, timeout=0.05)
-
+    order = calling(app, lambda ctx: ctx.wait_until(outside.ask, every=0.02, timeout=0.05))
     run = await drained(app, order)
     assert (await failure(run)).error_type == "WaitTimeout"
     assert (await run.info()).attempt == 1

@@ -36,7 +36,7 @@ from tests.support.engine import (
     stopped_at_once,
 )
 from tests.support.waiting import let_pass, reached, rows_of
-from tests.support.workflows import sleeper
+from tests.support.workflows import calling, sleeper
 
 pytestmark = ON_SQLITE
 
@@ -287,10 +287,7 @@ async def test_waiting_suspects_do_not_keep_other_suspects_from_work(make_app: M
     async def patient(ctx: Context) -> str:
         return str(await ctx.wait_signal("go"))
 
-    @app.workflow
-    async def busy(ctx: Context) -> str:
-        return await ctx.step("work", lambda: "done")
-
+    busy = calling(app, lambda ctx: ctx.step("work", lambda: "done"), name="busy")
     await app.start_many(patient, [None] * 15, priority=5)
     run = await app.start(busy)
     for workflow in ("patient", "busy"):
@@ -428,11 +425,7 @@ async def test_a_sleep_that_its_run_did_not_live_to_see_the_end_of_is_not_over(m
 
 async def test_a_failure_stays_in_the_log_when_the_wait_is_made_again(make_app: MakeApp) -> None:
     app = make_app()
-
-    @app.workflow
-    async def waiter(ctx: Context) -> str:
-        return await ctx.wait_signal("paid", type=str, timeout=0.01)
-
+    waiter = calling(app, lambda ctx: ctx.wait_signal("paid", type=str, timeout=0.01), name="waiter")
     run = await drained(app, waiter)
     assert await run.status() == "failed"
     await run.retry()

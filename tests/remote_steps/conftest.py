@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, Run, Settings, Stepfast
+from stepfast import Run, Settings, Stepfast
 from stepfast.remote import RemoteWorker, SqlTransport
 from tests.remote.conftest import mariadb_server, mariadb_url
 from tests.remote.tables import Tables
 from tests.support.engine import PATIENCE, Calls, eventually
+from tests.support.workflows import calling
 
 __all__ = ["mariadb_server", "mariadb_url"]
 
@@ -95,11 +96,7 @@ def echoing_worker(url: str, calls: Calls | None = None) -> RemoteWorker:
 
 async def start_shop(app: Stepfast, *given: Any, **options: Any) -> Run[Any]:
     """Start a workflow of one remote step, ``echo``."""
-
-    @app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", *given, **options)
-
+    shop = calling(app, lambda ctx: ctx.remote("echo", *given, **options), name="shop")
     return await app.start(shop)
 
 

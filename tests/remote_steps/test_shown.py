@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, Run
+from stepfast import Run
 from stepfast.cli.graph import write_standing
 from stepfast.cli.show import write_steps
 from stepfast.info import with_claims
@@ -17,6 +17,7 @@ from stepfast.store.store import Store
 from stepfast.transports import started_remote_steps
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined, start_shop
 from tests.support.engine import eventually
+from tests.support.workflows import calling
 
 
 async def said_of(home: Home, run: Run[Any]) -> str:
@@ -32,11 +33,7 @@ async def waits_for(run: Run[Any], what: str) -> bool:
 async def test_show_says_why_a_run_waits_and_whether_somebody_has_begun(home: Home) -> None:
     app = home.app = home.make(settings=replace(QUICK, inline_wait=0.0))
     begun, go = asyncio.Event(), asyncio.Event()
-
-    @app.workflow
-    async def shop(ctx: Context) -> Any:
-        return await ctx.remote("echo", 1, retries=2)
-
+    shop = calling(app, lambda ctx: ctx.remote("echo", 1, retries=2), name="shop")
     worker = home.worker()
 
     @worker.handle("echo")
@@ -110,11 +107,7 @@ async def test_an_application_without_remote_steps_pays_nothing(home: Home, monk
     for name in dir(Store):
         if name.endswith("_remote"):
             monkeypatch.setattr(store, name, lambda *_, name=name: asked.append(name))
-
-    @app.workflow
-    async def shop(ctx: Context) -> int:
-        return await ctx.step("one", lambda: 1)
-
+    shop = calling(app, lambda ctx: ctx.step("one", lambda: 1), name="shop")
     run = await app.start(shop)
     async with app.worker() as worker:
         assert await run.result(timeout=20) == 1

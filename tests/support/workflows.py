@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -56,5 +57,15 @@ def sleeper(
             calls.hit("body")
         await ctx.sleep(seconds)
         return "awake"
+
+    return order
+
+
+def calling(app: Stepfast, call: Callable[[Any], Any], *, name: str = "order", **options: Any) -> Any:
+    """A workflow that makes one call of its context, and returns what comes of it."""
+
+    @app.workflow(name=name, **options)
+    async def order(ctx: Context) -> Any:
+        return await call(ctx)
 
     return order

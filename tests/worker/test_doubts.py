@@ -15,6 +15,7 @@ from stepfast.worker.threads import REAL
 from stepfast.worker.worker import WorkerRuntime
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.waiting import reached
+from tests.support.workflows import calling
 
 
 class Memory:
@@ -62,11 +63,7 @@ async def test_what_was_not_written_at_its_release_is_not_remembered(how: str) -
 async def test_a_doubted_run_that_is_lost_leaves_nothing_behind() -> None:
     """Nothing more is written of it, so no flush would ever end the doubt."""
     app, gate = Stepfast("sqlite://"), Gate()
-
-    @app.workflow
-    async def work(ctx: Context) -> None:
-        await gate.passing()
-
+    work = calling(app, lambda ctx: gate.passing(), name="work")
     run = await app.start(work)
     async with app, app.worker(poll_interval=0.05) as worker:
         await eventually(lambda: gate.arrivals == 1)

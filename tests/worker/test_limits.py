@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from stepfast import Context, Rate, Stepfast
+from stepfast import Rate, Stepfast
 from stepfast.settings import Settings
 from stepfast.worker.claimer import Sharing
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
+from tests.support.workflows import calling
 from tests.worker.conftest import MakeProcess
 from tests.worker.spying import HeldReply
 from tests.worker.tables import Tables
@@ -96,11 +97,7 @@ async def test_a_run_of_a_limited_queue_waits_in_no_slot(url: str, tables: Table
     """Not even for a moment, in which others would stay in memory."""
     app = Stepfast(url, settings=Settings(inline_wait=3600))
     app.queue("nap", concurrency=1)
-
-    @app.workflow
-    async def nap(ctx: Context) -> bool:
-        return await ctx.wait_signal("up", type=bool)
-
+    nap = calling(app, lambda ctx: ctx.wait_signal("up", type=bool), name="nap")
     async with app, app.worker():
         run = await app.start(nap)
         await eventually(lambda: _is_waiting(tables, run.id))
