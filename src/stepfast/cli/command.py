@@ -139,14 +139,21 @@ class Session:
         return app
 
     @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[Stepfast]:
-        """An application that starts or changes runs; with its code it makes its tables as it would by itself."""
-        app = self.application()
+    async def _opened(self, app: Stepfast, *, makes_tables: bool = False) -> AsyncIterator[Stepfast]:
         SafeCodec.around(app._payloads)
-        if self.code is None:
+        if not makes_tables:
+            app.redirect(auto_migrate=False)
             _refuse_absent_file(app)
         _warn_if_unnamed(app)
-        async with _closing(app):
+        try:
+            yield app
+        finally:
+            await app.close()
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[Stepfast]:
+        """An application that starts or changes runs; with its code it makes its tables as it would by itself."""
+        async with self._opened(self.application(), makes_tables=self.code is not None) as app:
             try:
                 yield app
             except PayloadError as error:
@@ -154,16 +161,9 @@ class Session:
                     raise PayloadError("the payload went through a codec; give the code: --app module:app") from None
                 raise
 
-    @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[Stepfast]:
+    def reading(self) -> contextlib.AbstractAsyncContextManager[Stepfast]:
         """An application that only reads: it makes neither tables nor files."""
-        app = self.application(codec=UnreadablePayload())
-        SafeCodec.around(app._payloads)
-        app.redirect(auto_migrate=False)
-        _refuse_absent_file(app)
-        _warn_if_unnamed(app)
-        async with _closing(app):
-            yield app
+        return self._opened(self.application(codec=UnreadablePayload()))
 
     @contextlib.asynccontextmanager
     async def looking(self) -> AsyncIterator[Stepfast]:
@@ -173,19 +173,13 @@ class Session:
             shown._payloads = TolerantPayloads.like(app._payloads)
             yield shown
 
-    @contextlib.asynccontextmanager
-    async def operating(self) -> AsyncIterator[Stepfast]:
+    def operating(self) -> contextlib.AbstractAsyncContextManager[Stepfast]:
         """An application that reads and changes runs, and makes neither tables nor files. Without the code, payloads
         that passed through a codec are shown as not readable."""
         app = self.application()
-        SafeCodec.around(app._payloads)
-        app.redirect(auto_migrate=False)
         if self.code is None:
             app._payloads.stand_in = UnreadablePayload()
-        _refuse_absent_file(app)
-        _warn_if_unnamed(app)
-        async with _closing(app):
-            yield app
+        return self._opened(app)
 
     @contextlib.asynccontextmanager
     async def store(self, app: Stepfast) -> AsyncIterator[Store]:
@@ -197,14 +191,6 @@ class Session:
             yield store
         finally:
             await store.close()
-
-
-@contextlib.asynccontextmanager
-async def _closing(app: Stepfast) -> AsyncIterator[Stepfast]:
-    try:
-        yield app
-    finally:
-        await app.close()
 
 
 def absent_file(app: Stepfast) -> str | None:
