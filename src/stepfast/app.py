@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 from .compatibility import CheckedRun, Checker
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.invocation import refuse_in_workflow
-from .engine.observers import UNTOLD, Observer, check_observer, observers_of, starting
+from .engine.observers import UNTOLD, Observer, Observers, check_observer, observers_of, starting
 from .engine.options import (
     ChildKeywords,
     DagKeywords,
@@ -112,7 +112,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self.workflows = self._registry.workflows
         self._payloads = Payloads(self.settings, codec, self.logger)
         self._planner = Planner(self.workflows, self._payloads, self.settings)
-        self._declared = DeclaredSchedules(self._planner, self._payloads, self.settings, self.logger, self._connect)
+        self._declared = DeclaredSchedules(self)
         self._auto_migrate = auto_migrate
         self._pool = pool
         self._clock = REAL
@@ -120,11 +120,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         check_transport(transport)
         self.transport = transport
         """Where remote steps go, if it was said."""
-        self._connections = Connections(
-            lambda: open_store(self.url, self.namespace, self.settings, self._pool, self._clock.database_now),
-            self.settings, self.logger,
-            lambda: observers_of(self.observers, self.logger, self._clock), lambda: self._clock,
-        )  # fmt: skip
+        self._connections = Connections(self)
         self._declared_queues: dict[str, dict[str, Any]] = {}
         self._sync: SyncApp | None = None
         self._sync_lock = threading.Lock()
@@ -322,7 +318,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
         store = await self.store()
         longest = seconds(timeout, "the timeout of check()")
-        checker = Checker(store, self.workflows, self.settings, self._payloads, self.logger, longest, partial)
+        checker = Checker(self, store, longest, partial)
         found = []
         async with contextlib.aclosing(checker.each(name, limit)) as each:
             async for checked in each:
@@ -477,6 +473,12 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         """Return the resources of this event loop, made on first use."""
         app = resolve_app(self)
         return await app._connections.get(_as_it_is if migrate else app._prepare)
+
+    def _make_store(self) -> Store:
+        return open_store(self.url, self.namespace, self.settings, self._pool, self._clock.database_now)
+
+    def _make_observers(self) -> Observers | None:
+        return observers_of(self.observers, self.logger, self._clock)
 
     async def _prepare(self, store: Store) -> None:
         """Make the tables, or check that they exist."""

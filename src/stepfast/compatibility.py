@@ -11,10 +11,10 @@ import logging
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .engine.compensation import unreachable
 from .engine.dag import Dag
@@ -35,6 +35,9 @@ from .model.status import TASK
 from .settings import Settings
 from .store import Store
 from .worker.threads import REAL
+
+if TYPE_CHECKING:
+    from .app import Stepfast
 
 FITS = "fits"
 DIVERGES = "diverges"
@@ -70,21 +73,11 @@ Verdict = tuple[str, str]
 class Checker:
     """Checks the runs of a store against the code of an application."""
 
-    def __init__(
-        self,
-        store: Store,
-        workflows: Mapping[str, Workflow[Any, Any]],
-        settings: Settings,
-        payloads: Payloads,
-        logger: logging.Logger,
-        longest: float,
-        partial: bool = False,
-    ) -> None:
-        self._partial = partial
+    def __init__(self, app: Stepfast, store: Store, longest: float, partial: bool = False) -> None:
+        self._app = app
         self._store = store
-        self._workflows = workflows
-        self._new_replayer: Callable[[], Replayer] = lambda: Replayer(settings, payloads, logger)
         self._longest = longest
+        self._partial = partial
         self._replayer: Replayer | None = None
         self._blocked: Counter[str] = Counter()
 
@@ -114,7 +107,7 @@ class Checker:
             if not heads:
                 return
             row = max(heads, key=lambda head: head[0])[1].take()
-            here = row.workflow in self._workflows
+            here = row.workflow in self._app.workflows
             wanted = row.claim > 0 or row.graph is not None if here else not self._partial
             if wanted and row.id not in seen:
                 seen.add(row.id)
@@ -123,7 +116,7 @@ class Checker:
     async def _of(self, row: RunRow) -> Verdict | None:
         """Return the verdict on one run; None if it has ended since. A run that diverges is read again: if a worker
         executes it, run and records may have been read at different times."""
-        workflow = self._workflows.get(row.workflow)
+        workflow = self._app.workflows.get(row.workflow)
         if workflow is None:
             return UNKNOWN, (
                 f"the application has no workflow {row.workflow!r}: only code that has it executes its runs"
@@ -148,7 +141,6 @@ class Checker:
             row, records = found, now
 
     async def _dag(self, row: RunRow, dag: Dag) -> Verdict:
-        """Check a dag run: the code must have each unfinished step of the graph it was started with."""
         dag_steps = await self._store.dag_steps(row.id)
         graph, why = read_graph(await self._store.graph(dag.name, row.graph or "", row.id))
         return (
@@ -160,7 +152,7 @@ class Checker:
         if self._blocked[name] >= _BLOCKED_OFTEN:
             return TOO_LONG, f"not tried: the code of {name!r} blocks, as {_BLOCKED_OFTEN} other runs have shown"
         if self._replayer is None:
-            self._replayer = self._new_replayer()
+            self._replayer = Replayer(self._app.settings, self._app._payloads, self._app.logger)
         verdict = await self._replayer.play(claimed, workflow, self._longest)
         if verdict is None:
             self._blocked[name] += 1

@@ -188,19 +188,8 @@ _inherited: list[object] = []
 class Connections:
     """The resources of the event loops of one application. May be used from any thread."""
 
-    def __init__(
-        self,
-        make: Callable[[], Store],
-        settings: Settings,
-        logger: logging.Logger,
-        observers: Callable[[], Observers | None],
-        clock: Callable[[], Clock],
-    ) -> None:
-        self._make = make
-        self._observers = observers
-        self._clock = clock
-        self._settings = settings
-        self._logger = logger
+    def __init__(self, app: Stepfast) -> None:
+        self._app = app
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected | None]] = {}
         self._shared: Store | None = None
         self._users: dict[object, asyncio.AbstractEventLoop] = {}
@@ -275,12 +264,12 @@ class Connections:
         return connected
 
     async def _open(self, loop: asyncio.AbstractEventLoop, prepare: Prepare) -> Connected:
-        user = object()
+        user, app = object(), self._app
         store = self._join(user, loop)
         try:
             await store.open()
             await prepare(store)
-            return Connected(store, self._settings, self._logger, user, self._observers(), self._clock())
+            return Connected(store, app.settings, app.logger, user, app._make_observers(), app._clock)
         except BaseException as error:
             if self._leave(user, store):
                 if isinstance(error, Exception):
@@ -306,7 +295,7 @@ class Connections:
 
     def _join(self, user: object, loop: asyncio.AbstractEventLoop) -> Store:
         with self._lock:
-            store = self._shared or self._make()
+            store = self._shared or self._app._make_store()
             if store.dialect == "sqlite":  # one writing thread for all event loops
                 self._shared = store
                 self._users[user] = loop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,10 +25,11 @@ from .model.schedules import BYTES_BY_ROUND, TAG, ScheduleRow, ScheduleSpec, che
 from .model.stored import moment, moment_or_none
 from .run import Run
 from .settings import Settings
-from .starts import Plan, Planner
+from .starts import Plan
 from .store.flows.schedules import FoundSchedule, Make
 
 if TYPE_CHECKING:
+    from .app import Stepfast
     from .runtime import Connected
 
 
@@ -43,29 +43,18 @@ _SPANS = ("expires_in", "deadline", "timeout")
 class DeclaredSchedules:
     """The schedules that the code of an application declares, and how schedules become runs."""
 
-    def __init__(
-        self,
-        planner: Planner,
-        payloads: Payloads,
-        settings: Settings,
-        logger: logging.Logger,
-        connect: Callable[[], Awaitable[Connected]],
-    ) -> None:
-        self._planner = planner
-        self._payloads = payloads
-        self._settings = settings
-        self._logger = logger
-        self._connect = connect
+    def __init__(self, app: Stepfast) -> None:
+        self._app = app
         self.specs: dict[str, ScheduleSpec] = {}
 
     # -- declarations -----------------------------------------------------------------------------------------
 
     def add(self, name: str, workflow: Workflow[Any, Any] | str, given: ScheduleKeywords) -> None:
         """Add a declaration. The same may come again, as when a module is loaded twice."""
-        code = self._planner.code(workflow)
+        code = self._app._planner.code(workflow)
         if code is None:
-            raise UnknownWorkflow(str(workflow), list(self._planner.names))
-        spec = self._spec("app.schedule", name, given, self._planner.plan_code(code, run_options(given)))
+            raise UnknownWorkflow(str(workflow), list(self._app._planner.names))
+        spec = self._spec("app.schedule", name, given, self._app._planner.plan_code(code, run_options(given)))
         known = self.specs.get(name)
         if known is not None and self._as_stored(spec, known) != known:
             raise ConfigurationError(f"there is already a schedule named {name!r} in this code; names must differ")
@@ -77,12 +66,12 @@ class DeclaredSchedules:
         """Return the schedule that a call requests, checked against the code or the stored definition."""
         if name in self.specs:
             raise ConfigurationError(f"the schedule {name!r} is declared in this code: change it there")
-        plan = await self._planner.plan(connected, workflow, run_options(given))
+        plan = await self._app._planner.plan(connected, workflow, run_options(given))
         return self._spec("app.put_schedule", name, given, plan)
 
     def _spec(self, call: str, name: str, given: ScheduleKeywords, plan: Plan) -> ScheduleSpec:
         refuse_unknown(call, given, ScheduleKeywords.__annotations__)
-        check_name(name, "the name of a schedule", self._settings.max_name - _ROOM_IN_KEYS)
+        check_name(name, "the name of a schedule", self._app.settings.max_name - _ROOM_IN_KEYS)
         missed, overlap = given.get("missed", "latest"), given.get("overlap", "allow")
         check_policies(missed, overlap)
         cron, every, tz = given.get("cron"), given.get("every"), given.get("tz", "UTC")
@@ -109,14 +98,14 @@ class DeclaredSchedules:
         """Store what the code declares, for a worker; without one, only what is not stored yet."""
         if worker is None and not self.specs:
             return
-        store = (await self._connect()).store
+        store = (await self._app._connect()).store
         there = {row.name: row.spec for row in await store.schedules(list(self.specs))} if self.specs else {}
         if worker is None and there.keys() == self.specs.keys():
             return
         specs = [self._as_stored(spec, there.get(name)) for name, spec in self.specs.items()]
         done = await store.declare_schedules(worker, specs)
         for name in done.changed:
-            self._logger.warning(
+            self._app.logger.warning(
                 "the schedule %r was stored otherwise than this code declares it; what was declared last holds", name
             )
 
@@ -130,8 +119,8 @@ class DeclaredSchedules:
         if known is None or spec.input == known.input:
             return spec
         try:
-            stored = self._payloads.plain(known.input, known.format, "")
-            if stored != self._payloads.plain(spec.input, spec.format, ""):
+            stored = self._app._payloads.plain(known.input, known.format, "")
+            if stored != self._app._payloads.plain(spec.input, spec.format, ""):
                 return spec
         except Exception:  # an error of the application's codec
             return spec
@@ -139,7 +128,7 @@ class DeclaredSchedules:
 
     async def plan(self, row: ScheduleRow) -> Make:
         """Return a function that makes the runs of a tick."""
-        connected = await self._connect()
+        connected = await self._app._connect()
         plan = await self.plan_runs(connected, row)
 
         def make(tick: int) -> list[NewRun]:
@@ -153,7 +142,7 @@ class DeclaredSchedules:
         """Return what the runs of a schedule have in common; a tag names the schedule."""
         options = cast(ChildKeywords, msgspec.json.decode(row.options))
         options["tags"] = (*options.get("tags", ()), TAG + row.name)
-        plan = await self._planner.plan(connected, row.workflow, options)
+        plan = await self._app._planner.plan(connected, row.workflow, options)
         return plan._replace(shape=plan.shape._replace(format=row.format))
 
 

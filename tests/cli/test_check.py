@@ -332,7 +332,7 @@ def test_records_of_two_moments_are_read_again(stepfast: Verbs, shop: Shop, land
                 page, self.torn = page[0 if self.torn else 1 :], True
                 return page
 
-        found = Checker(cast(Any, Torn()), app.workflows, app.settings, app._payloads, app.logger, 10)
+        found = Checker(app, cast(Any, Torn()), 10)
         return [checked.verdict async for checked in found.each(None, None)]
 
     assert shop.call(check, "quay") == ["fits"]

@@ -18,7 +18,6 @@ from stepfast import Rate, Stepfast
 from stepfast.engine.workflow import Workflow
 from stepfast.errors import Released
 from stepfast.model.graph import Graph
-from stepfast.runtime import Connections
 from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.worker.remote_dispatcher import Transport
@@ -177,7 +176,7 @@ class World:
         app = Stepfast("sqlite://", settings=self.settings, logger=_SILENT, auto_migrate=False)
         clock = SimClock(self.loop, process, self.seed)
         app._clock = clock
-        app._connections = Connections(lambda: store, self.settings, _SILENT, lambda: None, lambda: clock)
+        app._make_store = lambda: store  # type: ignore[method-assign]
         app.workflows.update(self._code)
         self._declare(app)
         if self.scenario["remote"]:

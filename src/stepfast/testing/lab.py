@@ -22,7 +22,7 @@ from ..model.records import Tick
 from ..model.rows import Outcome
 from ..registry import Registry
 from ..run import Run
-from ..runtime import Connections, override_app, stands_in_everywhere
+from ..runtime import override_app, stands_in_everywhere
 from ..settings import Settings
 from ..store import Store
 from ..store.sqlite.store import SqliteStore
@@ -169,7 +169,9 @@ class LabApp(Stepfast):
             logger=app.logger,
             settings=_settings(app.settings, seed),
         )
-        self._clock = clock
+        self._clock: LabClock = clock
+        self._seed = seed
+        self._doubles = doubles
         self._cut = cut
         self.die: Callable[[], object] = lambda: None
         """Called where a worker is to die at a commit."""
@@ -185,15 +187,13 @@ class LabApp(Stepfast):
         self.remote = LabTransport(doubles, lambda value: self._payloads.bare(value, "the result of a remote step"))
         self.transport = self.remote
 
-        def make_store() -> Store:
-            store = SqliteStore(self.url, self.namespace, self.settings, clock.milliseconds)
-            store.given_seed = seed
-            return store
+    def _make_store(self) -> Store:
+        store = SqliteStore(self.url, self.namespace, self.settings, self._clock.milliseconds)
+        store.given_seed = self._seed
+        return store
 
-        self._connections = Connections(
-            make_store, self.settings, self.logger,
-            lambda: LabObservers(doubles, self.logger, self._clock), lambda: self._clock,
-        )  # fmt: skip
+    def _make_observers(self) -> LabObservers:
+        return LabObservers(self._doubles, self.logger, self._clock)
 
     def _workers_store(self, store: Store) -> Store:
         self.mortal = MortalStore(store, self._cut, lambda: self.die())
@@ -230,19 +230,19 @@ class RestCheck:
         duties = self._duties
         await self._hanging.wait(self._worker)
         await _turns()
-        if self._mortal.dead or self._worker.broken.is_set():
-            self._raise_if_broken()
-            return False
-        if duties.journal.busy:
+        if self._worker.broken.is_set():
+            raise self._worker.breakage()
+        if self._mortal.dead or duties.journal.busy:
             return False
         before = self._mortal.asked
         tick = await self._look()
         served = await self._remote.serve() or (tick.remote and await duties.remote_dispatcher.drained())
         await _turns()
-        return not (self._moves(tick) or served) and self._is_idle() and self._unchanged(before, tick)
+        # The query for remote steps is counted too, and changes nothing.
+        unchanged = self._mortal.asked == before or tick.remote
+        return not (self._moves(tick) or served) and self._is_idle() and unchanged
 
     def _moves(self, tick: Tick) -> bool:
-        """Whether the database has something for the worker to do."""
         mine = any(self._worker._context.me.serves(lane) for lane in tick.lanes)
         fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
         return mine or tick.due or fires or tick.suspects or tick.mail
@@ -260,19 +260,11 @@ class RestCheck:
             and not duties.journal.busy
         )
 
-    def _unchanged(self, before: int, tick: Tick) -> bool:
-        """Whether no call since may have changed something, other than the query for remote steps."""
-        return self._mortal.asked == before or tick.remote
-
     async def _look(self) -> Tick:
         """Do the sweeper's query, and claim from limited queues at once."""
         duties = self._duties
         duties.limited.hurry()
         return await duties.sweeper.tick(ask_for_lanes=True)
-
-    def _raise_if_broken(self) -> None:
-        if self._worker.broken.is_set():
-            raise self._worker.breakage()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
