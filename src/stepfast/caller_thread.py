@@ -14,7 +14,7 @@ import contextlib
 import queue
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .cancellation import seen
 from .errors import ConfigurationError
@@ -48,30 +48,18 @@ class CallersThread:
 
     async def do(self, work: Callable[[], T]) -> T:
         """Hand work over and wait for its result. An interruption (Ctrl+C) stays in the thread in which it happens."""
-        loop = asyncio.get_running_loop()
-        promise: asyncio.Future[T] = loop.create_future()
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def job() -> None:
-            if promise.done():
+            if not future.set_running_or_notify_cancel():
                 return  # the call was cancelled before its turn came
             try:
-                result = work()
+                future.set_result(work())
             except Exception as error:
-                loop.call_soon_threadsafe(_resolve, promise, None, error)
-            else:
-                loop.call_soon_threadsafe(_resolve, promise, result, None)
+                future.set_exception(error)
 
         self._jobs.put(job)
-        return await promise
-
-
-def _resolve(promise: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if promise.done():
-        return
-    if error is None:
-        promise.set_result(result)
-    else:
-        promise.set_exception(error)
+        return await asyncio.wrap_future(future)
 
 
 def callers_thread() -> CallersThread | None:

@@ -265,7 +265,6 @@ class ChildFailed(RecordedError):
         error_type: str,
         message: str,
         traceback: str | None = None,
-        address: tuple[str, int] = ("", 0),
     ) -> None:
         super().__init__(f"child {workflow!r} (run {run_id}) failed: {error_type}: {message}")
         self.workflow = workflow
@@ -273,7 +272,6 @@ class ChildFailed(RecordedError):
         self.error_type = error_type
         self.message = message
         self.traceback = traceback
-        self.address = address
 
 
 class RemoteStepError(RecordedError):

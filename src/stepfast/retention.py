@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import IO, Any
 
 import msgspec
@@ -59,7 +59,7 @@ class Archive:
         await self._records(row.id)
         await self._add(b',"dag_steps":[')
         for number, step in enumerate(await self._store.dag_steps(row.id) if row.graph is not None else ()):
-            await self._add((b"," if number else b"") + _encoded(_dag_step(step))[:-1])
+            await self._add((b"," if number else b"") + _encoded(_fields(step, _DAG_STEP))[:-1])
             await self._records(step.id)
             await self._add(b"}")
         await self._add(b"]}\n")
@@ -70,9 +70,9 @@ class Archive:
         comma = b""
         async for page in read_steps(self._store, run_id, _PAGE):
             for step in page:
-                await self._add(comma + _encoded(_step(step)))
+                await self._add(comma + _encoded(_fields(step, _STEP)))
                 comma = b","
-        tries = b",".join(_encoded(_try(each)) for each in await self._store.tries(run_id))
+        tries = b",".join(_encoded(_fields(each, _TRY)) for each in await self._store.tries(run_id))
         await self._add(b'],"tries":[' + tries + b"]")
 
     async def _add(self, part: bytes) -> None:
@@ -173,43 +173,31 @@ def _refused(path: str, error: OSError) -> ConfigurationError:
 def _run(row: RunRow) -> dict[str, Any]:
     output_format = row.format if row.output_format is None else row.output_format
     return {
-        "id": row.id, "workflow": row.workflow, "version": row.version, "queue": row.queue, "status": row.status,
-        "reason": row.reason, "priority": row.priority, "attempt": row.attempt, "losses": row.losses, "key": row.key,
-        "tags": row.tags, "parent": row.parent_id, "origin": row.origin_id,
-        **_times(row, ("created_at", "started_at", "completed_at", "deadline_at")),
-        "format": row.format, "input": _payload(row.input, row.format),
+        **_fields(row, "id workflow version queue status reason priority attempt losses key tags"),
+        "parent": row.parent_id, "origin": row.origin_id,
+        **_fields(row, "created_at started_at completed_at deadline_at format input"),
         "output_format": output_format, "output": _payload(row.output, output_format), "error": _error(row.error),
     }  # fmt: skip
 
 
-def _dag_step(step: DagStepRow) -> dict[str, Any]:
-    return {
-        "id": step.id, "name": step.name, "status": step.status, "reason": step.reason, "attempt": step.attempt,
-        **_times(step, ("ready_at", "started_at", "completed_at")),
-        "format": step.format, "output": _payload(step.output, step.format), "error": _error(step.error),
-    }  # fmt: skip
+_DAG_STEP = "id name status reason attempt ready_at started_at completed_at format output error"
+_STEP = "branch position seq name kind status attempts line undo started_at completed_at format arguments output error"
+_TRY = "branch position attempt number name started_at completed_at format arguments error"
 
 
-def _step(step: StepRecord) -> dict[str, Any]:
-    return {
-        "branch": step.branch, "position": step.position, "seq": step.seq, "name": step.name, "kind": step.kind,
-        "status": step.status, "attempts": step.attempts, "line": step.line, "undo": step.undo,
-        **_times(step, ("started_at", "completed_at")),
-        "format": step.format, "arguments": _payload(step.arguments, step.format),
-        "output": _payload(step.output, step.format), "error": _error(step.error),
-    }  # fmt: skip
-
-
-def _try(each: Try) -> dict[str, Any]:
-    return {
-        "branch": each.branch, "position": each.position, "attempt": each.attempt, "number": each.number,
-        "name": each.name, **_times(each, ("started_at", "completed_at")), "format": each.format,
-        "arguments": _payload(each.arguments, each.format), "error": _error(each.error),
-    }  # fmt: skip
-
-
-def _times(row: object, names: Iterable[str]) -> dict[str, str | None]:
-    return {name: _time(getattr(row, name)) for name in names}
+def _fields(row: RunRow | DagStepRow | StepRecord | Try, names: str) -> dict[str, Any]:
+    """Fields of a row as values of JSON: times in ISO format, payloads and errors as JSON where they can be read."""
+    found: dict[str, Any] = {}
+    for name in names.split():
+        value = getattr(row, name)
+        if name.endswith("_at"):
+            value = _time(value)
+        elif name in ("input", "output", "arguments"):
+            value = _payload(value, row.format)
+        elif name == "error":
+            value = _error(value)
+        found[name] = value
+    return found
 
 
 def _time(milliseconds: int | None) -> str | None:

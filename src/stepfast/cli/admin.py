@@ -310,7 +310,6 @@ async def console(
 
 
 def _serving() -> Any:
-    """The part of the console that stands alone; it comes with an extra."""
     try:
         import uvicorn  # noqa: F401
 
@@ -376,7 +375,6 @@ def _search(session: Session, words: str, page: str | None) -> None:
 
 
 def _one(name: str) -> str:
-    """The page that is meant."""
     found = documents.find(name)
     if len(found) == 1:
         return found[0]

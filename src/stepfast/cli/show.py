@@ -289,7 +289,6 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
 
 
 def _schedule(run: RunInfo) -> str:
-    """Which schedule started it, and for which tick."""
     if run.schedule is None:
         return ""
     return f"{run.schedule}, " + ("triggered by hand" if run.tick is None else f"for its tick of {clock(run.tick)}")

@@ -112,7 +112,6 @@ class Watch:
 
 
 async def _write_screenfuls(watch: Watch, as_json: bool, interval: float | None) -> None:
-    """To a file, a pipe or a script."""
     while True:
         found = await watch.look()
         if as_json:
@@ -209,7 +208,6 @@ def _counted(number: int) -> str:
 
 
 def _ended(stats: Stats) -> dict[str, int]:
-    """How many runs have come to which end lately."""
     ended: dict[str, int] = {}
     for row in stats.runs:
         if row.oldest is None:

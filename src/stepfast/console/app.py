@@ -45,7 +45,6 @@ from .security import (
 
 
 def _action(path: str, endpoint: Any, name: str) -> Route:
-    """The route of an action, with its name in the audit."""
     return Route(path, endpoint, methods=["POST"], name=name)
 
 
@@ -215,7 +214,6 @@ class Console:
         return respond(request, answer)
 
     async def _act(self, request: ConsoleRequest, route: Route) -> Answer:
-        """Carry out an action, with an entry in the audit."""
         entry = audit_entry(request, route.name)
         request = replace(request, audit_id=entry.id)
         acting = audited(

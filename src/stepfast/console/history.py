@@ -112,7 +112,6 @@ def _without_large(row: RunRow) -> RunRow:
 
 
 async def _tries(reader: Stepfast, run_id: str, steps: list[StepInfo], after: Address | None) -> list[Activity]:
-    """Read a bounded number of the failed tries of the run and of these steps."""
     glance = await glance_of(reader)
     rows = await glance.failed_tries(run_id, after or _RUN_ITSELF, _TRIES, _ERROR)
     retried = [step for step in steps if step.kind == DAG_STEP and step.child is not None and step.attempts > 1]

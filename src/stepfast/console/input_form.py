@@ -69,7 +69,7 @@ def input_of(form: Mapping[str, str], schema_text: str | None) -> Any:
     """Return the input of a form: the whole as JSON, or from its fields."""
     whole = form.get(WHOLE, "").strip()
     if whole:
-        return _json(whole, "the input")
+        return read_json_text(whole, "the input")
     fields = fields_of(schema_text)
     if not fields:
         return None
@@ -104,7 +104,7 @@ def _field(name: str, part: Mapping[str, Any], root: Mapping[str, Any], required
 def _value(field: Field, text: str) -> Any:
     if field.kind == "text":
         return text
-    value = _json(text.strip(), f"field {field.title!r}")
+    value = read_json_text(text.strip(), f"field {field.title!r}")
     fits = {"integer": int, "number": (int, float), "boolean": bool}.get(field.kind, object)
     if not isinstance(value, fits) or (isinstance(value, bool) and field.kind in ("integer", "number")):  # type: ignore[arg-type]
         raise Refused(400, f"field {field.title!r} takes {_A[field.kind]}")
@@ -114,7 +114,8 @@ def _value(field: Field, text: str) -> Any:
 _A = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
 
 
-def _json(text: str, what: str) -> Any:
+def read_json_text(text: str, what: str) -> Any:
+    """Parse JSON that was typed into a form."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

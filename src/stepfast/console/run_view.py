@@ -55,7 +55,6 @@ async def redacted_by_all(request: ConsoleRequest, history: History) -> History:
 
 
 async def _values(request: ConsoleRequest, run_id: str, redactor: Redactor) -> dict[str, Any]:
-    """The values that the run has set."""
     found = await (await glance_of(request.reader)).values(run_id)
 
     def shown() -> dict[str, Any]:

@@ -112,7 +112,6 @@ def _by(names: Sequence[str], key: Callable[[str], object]) -> list[list[str]]:
 
 
 def _layer_of(graph: Graph, groups: list[list[str]]) -> list[int]:
-    """In which layer each group stands: without holes, although a group may stand for several levels."""
     where = levels(graph)
     tops = [min(where[name] for name in names) for names in groups]
     dense = {top: layer for layer, top in enumerate(sorted(set(tops)))}

@@ -188,7 +188,6 @@ async def family_of(app: Stepfast, run_id: str) -> Family:
 
 
 async def _generations(glance: BaseGlance, run_id: str) -> tuple[dict[str, list[str]], set[str]]:
-    """The children of each run, generation by generation; and of which there are more."""
     children: dict[str, list[str]] = {}
     cut: set[str] = set()
     generation, told = [run_id], 0

@@ -301,27 +301,9 @@ def rate_in_words(rate: Rate) -> str:
 
 def queue_shape(info: QueueInfo, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     """A queue as JSON."""
-    return {
-        "queue": info.name,
-        "paused": info.paused,
-        "ready": info.ready,
-        "running": info.running,
-        "waiting": info.waiting,
-        "delayed": info.delayed,
-        "oldest": info.oldest,
-        "concurrency": info.concurrency,
-        "rate": _rate(info.rate),
-        "key_concurrency": info.key_concurrency,
-        "key_rate": _rate(info.key_rate),
-        "max_ready": info.max_ready,
-        "set": list(info.overridden),
-        "workers": info.workers,
-        "served_by": _servers(info, workers),
-    }
-
-
-def _rate(rate: Rate | None) -> dict[str, float] | None:
-    return None if rate is None else {"count": rate.count, "per": rate.per}
+    fields: dict[str, Any] = msgspec.to_builtins(info)
+    name, chosen = fields.pop("name"), fields.pop("overridden")
+    return {"queue": name, **fields, "set": list(chosen), "served_by": _servers(info, workers)}
 
 
 _SHOWN = 5

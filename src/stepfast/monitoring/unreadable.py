@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -73,25 +74,21 @@ class SafeCodec:
             payloads._codec = cls(payloads._codec)
 
     def encode(self, data: bytes, /) -> bytes:
-        """What the codec makes of it."""
+        """Encode a payload by the codec."""
+        return self._called(self._codec.encode, data, "cannot encode a payload ({})")
+
+    def decode(self, data: bytes, /) -> bytes:
+        """Decode a payload by the codec."""
+        what = "cannot read what is stored ({}); is its key the one that it was stored with?"
+        return self._called(self._codec.decode, data, what)
+
+    def _called(self, call: Callable[[bytes], bytes], data: bytes, what: str) -> bytes:
         try:
-            return self._codec.encode(data)
+            return call(data)
         except PayloadError:
             raise
         except Exception as error:  # its message may quote the payload
-            raise PayloadError(f"the application's codec cannot encode a payload ({type(error).__name__})") from None
-
-    def decode(self, data: bytes, /) -> bytes:
-        """What the codec makes of it."""
-        try:
-            return self._codec.decode(data)
-        except PayloadError:
-            raise
-        except Exception as error:
-            raise PayloadError(
-                f"the application's codec cannot read what is stored ({type(error).__name__}); is its key the one that "
-                "it was stored with?"
-            ) from None
+            raise PayloadError(f"the application's codec {what.format(type(error).__name__)}") from None
 
 
 def _told(why: str) -> bytes:

@@ -249,7 +249,6 @@ class Shift:
             hurried.cancel()
 
     async def _wait_for(self, event: asyncio.Event, seconds: float) -> bool:
-        """Whether something happened in time."""
         try:
             async with self._clock.timeout(seconds):
                 await event.wait()
@@ -542,7 +541,6 @@ def _named(url: str | None, pool: Any) -> str | None:
 
 
 def _options(settings: Settings, given: dict[str, Any]) -> Options:
-    """What was given, and the settings for the rest."""
     found: dict[str, Any] = {
         "poll_interval": settings.remote_poll,
         "lease": settings.lease,

@@ -250,8 +250,6 @@ class Tracing(Observer):
 
 
 class _Claim:
-    """A claim that is under way."""
-
     __slots__ = ("context", "is_first", "span", "trace_id")
 
     def __init__(self, span: Span, context: otel_context.Context, is_first: bool) -> None:

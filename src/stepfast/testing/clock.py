@@ -127,7 +127,7 @@ class LabClock(Clockwork):
 
     def thread(self, name: str, function: Callable[[], None]) -> threading.Thread:
         """Return a thread that does nothing: services that wait by real time are not needed in a lab."""
-        return threading.Thread(target=_nothing, name=name, daemon=True)
+        return threading.Thread(target=lambda: None, name=name, daemon=True)
 
 
 def _end_now(limit: asyncio.Timeout) -> None:
@@ -140,7 +140,3 @@ def _end_now(limit: asyncio.Timeout) -> None:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -66,7 +66,6 @@ async def system(request: ConsoleRequest) -> Page:
 
 
 def _down(request: ConsoleRequest, error: StepfastError) -> Page:
-    """The page without the database."""
     since = request.state.note_outage() if isinstance(error, DatabaseUnavailable) else None
     page = _page(request, {"checks": [unreachable(error)], "ok": False, "since": since}, None, [], None)
     return replace(page, status=503, again=_AGAIN_DOWN)

@@ -23,6 +23,7 @@ from ...run import Run
 from .. import json_numbers
 from ..confirm import ACTIONS, SIGNAL, offered, what_happens
 from ..history import address_of, number, written
+from ..input_form import read_json_text
 from ..redaction import Redactor, aside, redacted_history, redacted_run, redacted_runs, redacted_steps
 from ..refusals import Refused
 from ..request import ConsoleRequest
@@ -186,7 +187,6 @@ async def confirm(request: ConsoleRequest) -> Page:
 
 
 def _awaited(run: RunInfo) -> list[str]:
-    """The signals that the run waits for."""
     begin = f"{status.WAITING_SIGNAL}:"
     return [part.removeprefix(begin) for part in (run.waiting_for or "").split(", ") if part.startswith(begin)]
 
@@ -224,13 +224,7 @@ async def retry(request: ConsoleRequest) -> Done:
 async def signal(request: ConsoleRequest) -> Done:
     """Send a run a signal: ``name``, and ``value`` as JSON."""
     name, text = request.form.required("name"), request.form.optional("value")
-    try:
-        value = None if text is None else msgspec.json.decode(text)
-    except RecursionError:
-        raise Refused(400, "the value is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        raise Refused(400, 'the value is not JSON; a text needs its quotes: "text"') from None
-    await _run(request).signal(name, value)
+    await _run(request).signal(name, None if text is None else read_json_text(text, "the value"))
     return _done(request, "signal")
 
 
