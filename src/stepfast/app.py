@@ -292,9 +292,9 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         return Run(run_id, self._connect, self._payloads, Any if code is None else code.output_type, known=True)
 
     async def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
-        """A page of runs, newest first unless told otherwise: ``app.runs(workflow=checkout, status="failed")``.
-        ``after`` is the last run (or its id) of the page before. Large inputs and outputs are ``left_out`` of a list;
-        ``run.info()`` brings them."""
+        """A page of runs, newest first by default: ``app.runs(workflow=checkout, status="failed")``. ``after`` is the
+        last run (or its id) of the page before. Large inputs and outputs are ``left_out`` of a list; ``run.info()``
+        brings them."""
         rows = await (await self._connect()).store.runs(**store_filters(filters))
         return [listed_info(row, self._payloads) for row in rows]
 
@@ -307,10 +307,10 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         partial: bool = False,
         progress: Callable[[CheckedRun], None] | None = None,
     ) -> list[CheckedRun]:
-        """Replay what is recorded of unfinished runs against this code, and tell which of them it does not fit. Nothing
-        is written, claimed or executed but the code between the steps, each run for at most ``timeout`` seconds. Runs
-        of workflows that this application does not have are ``unknown``; ``partial=True`` leaves them out, for one that
-        serves only a part. ``progress`` is called with each run as it is found."""
+        """Replay what is recorded of unfinished runs against this code, and return which of them it does not fit.
+        Nothing is written, claimed or executed but the code between the steps, each run for at most ``timeout``
+        seconds. Runs of workflows that this application does not have are ``unknown``; ``partial=True`` leaves them
+        out, for one that serves only a part. ``progress`` is called with each run as it is found."""
         name = workflow.name if isinstance(workflow, Workflow) else workflow
         if name is not None and name not in self.workflows:
             raise UnknownWorkflow(name, list(self.workflows))
@@ -369,11 +369,11 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         me = Identity(workflows, queues, self._clock, *declared)
         store = self._workers_store(connected.store)
         context = WorkerContext(store, settings, self._payloads, self.logger, me, connected.observers)
-        if connected.carriage is None:
-            connected.carriage = transport_for(
+        if connected.transport is None:
+            connected.transport = transport_for(
                 connected.store, self.transport, self.url, self._pool, self.settings, self._auto_migrate
             )
-        worker = Worker(context, connected.switchboard, self._new_child, self._declared, connected.carriage)
+        worker = Worker(context, connected.switchboard, self._new_child, self._declared, connected.transport)
         connected.workers.add(worker)
         return worker
 

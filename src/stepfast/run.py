@@ -109,7 +109,7 @@ class Run(Generic[O]):
             if outcome is None:
                 if await connected.store.missing([run_id]):
                     raise RunNotFound(run_id)
-                stands = await connected.lookout.missing(run_id) or "it continues, and result() may be called again"
+                stands = await connected.no_worker.missing(run_id) or "it continues, and result() may be called again"
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
@@ -125,7 +125,7 @@ class Run(Generic[O]):
             return await connected.watcher.wait(run_id, left)
         outcome = await connected.watcher.wait(run_id, results.SOON)
         if outcome is None:
-            await connected.lookout.warn(run_id)
+            await connected.no_worker.warn(run_id)
             outcome = await connected.watcher.wait(run_id, None if left is None else left - results.SOON)
         return outcome
 

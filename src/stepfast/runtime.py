@@ -71,10 +71,10 @@ class Connected:
         self.switchboard = Switchboard(store, logger, clock)
         self.starter = Starter(store, settings, logger, self.switchboard, clock, observers)
         self.watcher = Watcher(store, settings, logger, self.switchboard, clock)
-        self.lookout = NoWorkerWarning(store, logger, clock)
+        self.no_worker = NoWorkerWarning(store, logger, clock)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
-        self.carriage: TransportHandle | None = None
+        self.transport: TransportHandle | None = None
         """Where remote steps go, once there was a worker here."""
         self.guests: set[asyncio.Task[None]] = set()
         """Tasks of other parts, such as jobs of the console. They are cancelled first, while the database can be
@@ -154,8 +154,8 @@ class Connected:
                 await self._clock.wait(self._storing, _PATIENCE)
         finally:
             await asyncio.gather(*self.drop(), return_exceptions=True)
-            if self.carriage is not None:
-                await self.carriage.close()
+            if self.transport is not None:
+                await self.transport.close()
 
     async def _leave_guests(self) -> None:
         """Cancel the guests, and wait a little for their last writes."""
@@ -343,15 +343,15 @@ class Connections:
 
 
 _instead: ContextVar[tuple[Stepfast, Stepfast] | None] = ContextVar("stepfast_instead", default=None)
-"""An application, and the one that stands in for it."""
+"""An application, and its replacement."""
 
 
 _everywhere: dict[Stepfast, Stepfast] = {}
-"""Applications, and those that stand in for them in the whole process: see ``Lab.in_place``."""
+"""Applications, and their replacements in the whole process: see ``Lab.in_place``."""
 
 
 def resolve_app(app: Stepfast) -> Stepfast:
-    """The application itself; or the one that stands in for it where this is called."""
+    """Return the application, or its replacement where this is called."""
     instead = _instead.get()
     if instead is not None and instead[0] is app:
         return instead[1]
@@ -360,7 +360,7 @@ def resolve_app(app: Stepfast) -> Stepfast:
 
 @contextlib.contextmanager
 def stands_in_everywhere(app: Stepfast, other: Stepfast) -> Iterator[None]:
-    """Let the other application stand in, in every task and thread of the process."""
+    """Replace an application by another in every task and thread of the process."""
     before = _everywhere.get(app)
     _everywhere[app] = other
     try:
@@ -373,7 +373,7 @@ def stands_in_everywhere(app: Stepfast, other: Stepfast) -> Iterator[None]:
 
 
 def override_app(app: Stepfast, other: Stepfast) -> contextvars.Context:
-    """Variables like those of the caller; but in code that is executed with them the other application stands in."""
+    """Return a copy of the caller's context in which another application replaces an application."""
     made = contextvars.copy_context()
     made.run(_instead.set, (app, other))
     return made
@@ -389,7 +389,7 @@ class Namesake(NamedTuple):
 
 
 def database_shown(url: DatabaseUrl) -> str:
-    """The database, as an operator looks for it: never with a password, and a file by its whole path."""
+    """Return the database for messages: without a password, and a file by its whole path."""
     return redact(url.text) if url.path is None else f"the SQLite file {os.path.abspath(url.path)}"
 
 

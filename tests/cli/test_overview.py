@@ -19,7 +19,7 @@ from rich.console import Console
 from stepfast import DatabaseUnavailable, Stepfast
 from stepfast.cli.command import Session
 from stepfast.cli.top import Watch, screen, top
-from stepfast.monitoring.audit import audited, deed
+from stepfast.monitoring.audit import audited, new_entry
 from stepfast.telemetry.gauges import Overview
 from tests.cli.conftest import Shop, Verbs
 from tests.support.nursery import nursery
@@ -177,7 +177,7 @@ def test_what_was_done(stepfast: Verbs, shop: Shop) -> None:
 
     async def pause(app: Stepfast) -> None:
         for queue in ("mail", "hold"):
-            await audited(app, deed("ada", "queue.pause", queue, "192.0.2.7"), lambda: app.pause_queue(queue))  # noqa: B023
+            await audited(app, new_entry("ada", "queue.pause", queue, "192.0.2.7"), lambda: app.pause_queue(queue))  # noqa: B023
 
     shop.call(pause)
     newest, oldest = stepfast.json("audit")

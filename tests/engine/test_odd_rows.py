@@ -21,7 +21,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import WorkerInfo
 from stepfast.monitoring.doctor import examine
 from stepfast.monitoring.explain import explain
-from stepfast.store.answers import Deed
+from stepfast.store.answers import AuditEntry
 from stepfast.worker.worker import Worker
 from tests.console.conftest import JSON, TOKEN, browse
 from tests.engine.conftest import MakeApp
@@ -110,7 +110,7 @@ async def inhabit(app: Stepfast, tables: Tables) -> None:
     progress = {"run_id": long.id, "branch": "", "position": 90, "name": "pack", "detail": "3 of 9", "data": "{}"}
     times = {"format": 1, "started_at": 1, "updated_at": 2}
     await tables.put([("progress", progress | {"run_id": tables.id(long.id)} | times)])
-    deed = Deed(new_id(), "ann", "run.cancel", "all", "here", "{}")
+    deed = AuditEntry(new_id(), "ann", "run.cancel", "all", "here", "{}")
     await store.audit_begin(deed, None)
     await long.signal("other", "kept")
     await app.start("plain", 5, delay=3600)

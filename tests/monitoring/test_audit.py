@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import InvalidInput, Stepfast
 from stepfast.errors import DatabaseUnavailable, InvalidState
-from stepfast.monitoring.audit import audited, deed, line_shape
+from stepfast.monitoring.audit import audited, line_shape, new_entry
 from stepfast.store.answers import AuditLine
 from tests.engine.conftest import MakeApp
 
@@ -30,7 +30,7 @@ async def test_a_line_tells_what_came_of_it(app: Stepfast) -> None:
         assert line.outcome == "begun"  # before anything is done
         return 7
 
-    what = deed("ada", "run.retry", "r-1", "192.0.2.7", {"from_start": True})
+    what = new_entry("ada", "run.retry", "r-1", "192.0.2.7", {"from_start": True})
     assert await audited(app, what, act, lambda number: f"{number} of them") == 7
     [line] = await lines(app)
     assert line[2:] == ("ada", "run.retry", "r-1", "192.0.2.7", '{"from_start":true}', "done", "7 of them")
@@ -53,7 +53,7 @@ async def test_what_is_refused_or_fails_has_a_line_too(
         raise error
 
     with pytest.raises(type(error)):
-        await audited(app, deed("ada", "run.cancel", "r-1", "::1"), act)
+        await audited(app, new_entry("ada", "run.cancel", "r-1", "::1"), act)
     assert [line[-2:] for line in await lines(app)] == [(outcome, said)]
 
 
@@ -64,7 +64,7 @@ async def test_whoever_is_interrupted_leaves_a_line_that_says_so(app: Stepfast) 
         begun.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(audited(app, deed("ada", "run.cancel", "r-1", "::1"), act))
+    task = asyncio.create_task(audited(app, new_entry("ada", "run.cancel", "r-1", "::1"), act))
     await begun.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -74,7 +74,7 @@ async def test_whoever_is_interrupted_leaves_a_line_that_says_so(app: Stepfast) 
 async def test_names_that_people_choose_cannot_spoil_a_line(app: Stepfast) -> None:
     async def act() -> None: ...
 
-    await audited(app, deed("a\x00\ud800" + "x" * 1000, "queue.pause", "\x1b[2J", "::1"), act)
+    await audited(app, new_entry("a\x00\ud800" + "x" * 1000, "queue.pause", "\x1b[2J", "::1"), act)
     [line] = await lines(app)
     assert line.who.startswith("a\ufffd\ufffdxxx") and len(line.who) == 300
     assert line.which == "\ufffd[2J"

@@ -40,7 +40,7 @@ async def looked(found: News, what: str) -> str:
     """The print by a look that begins now."""
     async with found._one:
         await found._look([what])
-        return found._prints[what].text
+        return found._states[what].text
 
 
 async def counted(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

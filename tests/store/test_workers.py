@@ -6,7 +6,7 @@ import asyncio
 
 from stepfast.model.ids import new_id
 from stepfast.model.records import Held, WorkerInfo
-from stepfast.store.answers import Deed
+from stepfast.store.answers import AuditEntry
 from tests.store.conftest import EVERYWHERE
 from tests.store.scene import DAY, MINUTE, Scene, completed
 
@@ -90,8 +90,8 @@ async def test_beats_of_several_threads_do_not_disturb_each_other(scene: Scene) 
     assert all(answer.alive for answer in answers)
 
 
-def deed(what: str = "run.cancel", which: str = "a", detail: str | None = None) -> Deed:
-    return Deed(new_id(), "ada", what, which, "192.0.2.7", detail)
+def deed(what: str = "run.cancel", which: str = "a", detail: str | None = None) -> AuditEntry:
+    return AuditEntry(new_id(), "ada", what, which, "192.0.2.7", detail)
 
 
 async def test_a_line_is_begun_and_closed(scene: Scene) -> None:

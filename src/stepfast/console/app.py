@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable
-from ..monitoring.audit import audited, deed
+from ..monitoring.audit import audited, new_entry
 from ..monitoring.changes import asked_so_far
-from ..store.answers import Deed
+from ..store.answers import AuditEntry
 from ..store.readonly import SIGHT, Sight
 from .filters import FIELDS, Filters
 from .pages import bulk, failures, queues, run, runs, schedules, start
@@ -230,13 +230,13 @@ _AUDITED_FIELDS = (
 """Form fields that the audit keeps. Payloads (inputs, values of signals) are not among them."""
 
 
-def audit_entry(request: ConsoleRequest, action: str) -> Deed:
+def audit_entry(request: ConsoleRequest, action: str) -> AuditEntry:
     """Return the audit entry for an action that is about to be carried out."""
     client, form = request.http.client, request.form
     which = _target(request, action)
     action = f"bulk.{request.params['action']}" if action == "bulk.runs" else action
     detail = {name: form[name][:200] for name in _AUDITED_FIELDS if form.get(name) and form[name] != which}
-    return deed(request.who.name, action, which, "" if client is None else client.host, detail)
+    return new_entry(request.who.name, action, which, "" if client is None else client.host, detail)
 
 
 def _target(request: ConsoleRequest, action: str) -> str:
@@ -272,7 +272,7 @@ def standing_alone(
 
 
 async def serve(console: Console, listener: socket.socket, root_path: str = "") -> None:
-    """Serve on a socket that listens already, until the process is told to stop; slow responses are then cut off."""
+    """Serve on a socket that listens already, until the process is stopped; slow responses are then cut off."""
     import uvicorn  # only now: a mounted console has the server of its application
 
     config = uvicorn.Config(

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from .. import __version__
 from ..info import RunInfo
 from ..model.cron import clock
-from ..monitoring.changes import LISTS, Print, news_of
+from ..monitoring.changes import LISTS, StateHash, news_of
 from ..monitoring.text import ago, brief, count, executor, harmless_json, lasting, shortened, waited_for
 from ..monitoring.unreadable import is_sealed
 from ..store.readonly import SIGHT
@@ -121,7 +121,7 @@ def _detail(run: RunInfo) -> str:
 
 
 def _sentence(text: str) -> Markup:
-    """A sentence of ours, with backticks shown as code. Not for text that quotes user input."""
+    """A sentence of the console, with backticks shown as code. Not for text that quotes user input."""
     parts = _CODE.split(text)
     return Markup("").join(
         Markup("<code>{}</code>").format(plain(part)) if number % 2 else plain(part)
@@ -174,7 +174,7 @@ class ChangePoll(NamedTuple):
     """Seconds after which the tab loads the page in any case: times on it change without an event."""
 
 
-async def state_hash_of(request: ConsoleRequest, run_id: str | None = None) -> Print | None:
+async def state_hash_of(request: ConsoleRequest, run_id: str | None = None) -> StateHash | None:
     """Return the state of a run, or of the list of runs, before its page is read: the page will not be older. None for
     JSON, which has no change poll."""
     sight = SIGHT.get()
@@ -186,7 +186,7 @@ async def state_hash_of(request: ConsoleRequest, run_id: str | None = None) -> P
 
 
 def change_poll(
-    request: ConsoleRequest, seen: Print | None, latest: float, run_id: str | None = None
+    request: ConsoleRequest, seen: StateHash | None, latest: float, run_id: str | None = None
 ) -> ChangePoll | None:
     """Return the change poll for a page that was read after the state ``seen``. If the page used an older cached read,
     the poll has no mark, and the tab reloads."""

@@ -18,7 +18,7 @@ from ..errors import DatabaseUnavailable, InvalidInput, PayloadError, StepfastEr
 from ..model.backoff import seconds
 from ..model.ids import new_id
 from ..model.stored import read_json
-from ..store.answers import DONE, FAILED, INTERRUPTED, REFUSED, AuditLine, Deed
+from ..store.answers import DONE, FAILED, INTERRUPTED, REFUSED, AuditEntry, AuditLine
 from ..store.lock_timeout import RowsHeld, brief
 from .changes import forget_cached
 
@@ -46,15 +46,15 @@ class MayBeDone(StepfastError):
         )
 
 
-def deed(who: str, what: str, which: str, origin: str, detail: Mapping[str, Any] | None = None) -> Deed:
+def new_entry(who: str, what: str, which: str, origin: str, detail: Mapping[str, Any] | None = None) -> AuditEntry:
     """Make the entry of an action. Values of signals and inputs do not belong into the detail."""
     text = None if not detail else msgspec.json.encode(detail).decode()
-    return Deed(new_id(), _kept(who), _kept(what), _kept(which), _kept(origin), text)
+    return AuditEntry(new_id(), _kept(who), _kept(what), _kept(which), _kept(origin), text)
 
 
 async def audited(
     app: Stepfast,
-    what: Deed,
+    entry: AuditEntry,
     act: Callable[[], Awaitable[T]],
     said: Callable[[T], str | None] = lambda _: None,
     *,
@@ -66,29 +66,29 @@ async def audited(
     action that takes longer than ``act_timeout`` is given up, with an error that states whether it may have been
     done."""
     patience = app.settings.act_timeout
-    await _begin(app, what, patience)
+    await _begin(app, entry, patience)
     try:
         result = await _bounded(act, patience)
     except asyncio.CancelledError:
-        await _close(app, what, INTERRUPTED, "the process was told to stop; it may have been done")
+        await _close(app, entry, INTERRUPTED, "the process was told to stop; it may have been done")
         raise
     except Exception as error:
-        await _close(app, what, *_outcome(error, refusals))
+        await _close(app, entry, *_outcome(error, refusals))
         raise
     finally:
         await forget_cached(app)
     if over(result):
-        await _close(app, what, DONE, said(result))
+        await _close(app, entry, DONE, said(result))
     return result
 
 
-async def _begin(app: Stepfast, what: Deed, patience: float) -> None:
+async def _begin(app: Stepfast, entry: AuditEntry, patience: float) -> None:
     keep = app.settings.retention_audit
     keep_ms = None if keep is None else int(seconds(keep, "retention_audit") * 1000)
     try:
         async with asyncio.timeout(patience):
             with brief(patience / 2):
-                await (await app.store()).audit_begin(what, keep_ms)
+                await (await app.store()).audit_begin(entry, keep_ms)
     except (RowsHeld, TimeoutError):
         raise NothingDone(f"its entry could not be written into the audit within {patience:g} s") from None
 
@@ -116,15 +116,15 @@ def _outcome(error: Exception, refusals: tuple[type[Exception], ...]) -> tuple[s
     return REFUSED, "what was given does not fit" if isinstance(error, (InvalidInput, PayloadError)) else str(error)
 
 
-async def _close(app: Stepfast, what: Deed, outcome: str, said: str | None) -> None:
+async def _close(app: Stepfast, entry: AuditEntry, outcome: str, said: str | None) -> None:
     """Close an entry. If that fails, the entry stays open, and the log says so."""
     patience = app.settings.act_timeout / 2
     try:
         async with asyncio.timeout(patience):
             with brief(patience):
-                await (await app.store()).audit_end(what.id, outcome, None if said is None else _kept(said))
+                await (await app.store()).audit_end(entry.id, outcome, None if said is None else _kept(said))
     except (StepfastError, TimeoutError) as error:
-        app.logger.warning("the outcome of %s could not be written into the audit: %s", what.what, error)
+        app.logger.warning("the outcome of %s could not be written into the audit: %s", entry.what, error)
 
 
 def line_shape(line: AuditLine) -> dict[str, Any]:

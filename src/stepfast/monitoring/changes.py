@@ -98,7 +98,7 @@ _DEAF = 5.0
 """Seconds after which wake-ups should have arrived."""
 
 
-class Print(NamedTuple):
+class StateHash(NamedTuple):
     """The state of a run, or of the list of runs."""
 
     text: str
@@ -127,7 +127,7 @@ class News:
         self._logger = logger
         self._wanted: dict[str, float] = {}
         """What is polled, and when a tab last asked for it."""
-        self._prints: dict[str, Print] = {}
+        self._states: dict[str, StateHash] = {}
         self._one = asyncio.Lock()
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -137,15 +137,15 @@ class News:
         """Whether the poll is under way."""
         return self._task is not None and not self._task.done()
 
-    async def of(self, what: str) -> Print:
+    async def of(self, what: str) -> StateHash:
         """Return the state of a run, or of all runs (``LISTS``), for a page that is about to be read."""
         async with self._one:
-            known = self._prints.get(what)
+            known = self._states.get(what)
             if known is None or time.monotonic() - known.at > max(self._fresh, 1.5 * _EVERY):
                 await self._look([what])
-            return self._prints[what]
+            return self._states[what]
 
-    async def ask(self, what: str) -> Print | None:
+    async def ask(self, what: str) -> StateHash | None:
         """Return the state of a run, or of all runs, and poll it from now on. None if too many are polled already."""
         if what not in self._wanted and len(self._wanted) >= MOST:
             return None
@@ -207,12 +207,12 @@ class News:
         found = await self._glance.news(runs, _NEWEST if LISTS in wanted else 0)
         now = time.monotonic()
         for what in wanted:
-            text = _printed(found.get(what, []))
-            known = self._prints.get(what)
+            text = _hashed(found.get(what, []))
+            known = self._states.get(what)
             since = known.since if known is not None and known.text == text else now
-            self._prints[what] = Print(text, since, now)
-        for what in [what for what, each in self._prints.items() if now - each.at > _KEPT]:
-            del self._prints[what]
+            self._states[what] = StateHash(text, since, now)
+        for what in [what for what, each in self._states.items() if now - each.at > _KEPT]:
+            del self._states[what]
 
     def _say_if_deaf(self, seconds: float) -> None:
         if seconds > _DEAF and not self._switchboard.hears and not self._said:
@@ -223,7 +223,7 @@ class News:
             )
 
 
-def _printed(texts: Sequence[str]) -> str:
+def _hashed(texts: Sequence[str]) -> str:
     """Return a hash of a state."""
     return hashlib.blake2b("\0".join(sorted(texts)).encode(), digest_size=9).hexdigest()
 

@@ -55,7 +55,7 @@ UNKNOWN = "unknown"
 """What a line that was begun is read as when its process has fallen silent."""
 
 
-class Deed(NamedTuple):
+class AuditEntry(NamedTuple):
     """What somebody is about to do."""
 
     id: str

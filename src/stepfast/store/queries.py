@@ -40,9 +40,9 @@ from .answers import (
     BEGUN,
     UNKNOWN,
     AtWork,
+    AuditEntry,
     AuditLine,
     Census,
-    Deed,
     Delivery,
     Due,
     Failures,
@@ -508,9 +508,9 @@ class Queries:
 
     # -- the audit -----------------------------------------------------------------------------------------------
 
-    async def audit_begin(self, deed: Deed, keep_ms: int | None) -> None:
+    async def audit_begin(self, entry: AuditEntry, keep_ms: int | None) -> None:
         """Write what is about to be done; some of the lines that are older than this are deleted."""
-        await self._drive(_begin, deed, keep_ms)
+        await self._drive(_begin, entry, keep_ms)
 
     async def audit_heard(self, deed_id: str, said: str) -> None:
         """Write how far it is. Whoever takes longer than seconds gives word so."""
@@ -635,8 +635,8 @@ _SILENT = 60_000
 that take longer give word every few seconds."""
 
 
-def _begin(deed: Deed, keep_ms: int | None) -> Flow[None]:
-    yield from put("audit_begin", [tuple(deed)])
+def _begin(entry: AuditEntry, keep_ms: int | None) -> Flow[None]:
+    yield from put("audit_begin", [tuple(entry)])
     if keep_ms is not None:
         yield from ask("audit_trim", keep_ms, _TRIMMED)
 
