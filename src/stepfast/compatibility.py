@@ -48,7 +48,7 @@ _UNFINISHED = (status.QUEUED, status.RUNNING, status.WAITING, status.PAUSED, sta
 _PAGE = 500
 """Runs that are read at once. Of a queue that is long most may never have begun, and are passed over."""
 _GRACE = 1.0
-"""Seconds that code which has been told to stop is given before it counts as blocked."""
+"""Seconds for code to stop before it counts as blocked."""
 _BLOCKED_OFTEN = 3
 """So many runs of a workflow that block their thread are enough: each keeps it, and the others would do the same."""
 _HERE = str(Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""The documents, which come with the package: which pages there are, what they say, and how a message cites one."""
+"""The documents, which come with the package: their pages, their text, and how a message cites them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _line(section: Section, wanted: list[str]) -> str:
 
 @functools.cache
 def _folder() -> Path:
-    """Inside an installed package; in a checkout, beside ``src``."""
+    """Return the folder of the documents: in an installed package, or in a checkout."""
     here = Path(__file__).resolve().parent
     places = (here / "docs", here.parents[1] / "docs")
     return next((place for place in places if (place / "README.md").is_file()), places[0])

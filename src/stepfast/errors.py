@@ -200,8 +200,8 @@ class RecordedError(StepfastError):
 class StepFailed(RecordedError):
     """A step failed for good. Built from its record, so that it is the same live and replayed.
 
-    ``error_type``, ``message`` and ``traceback`` tell of the original error as text; the original class is
-    not rebuilt, because a class is never imported by a name found in a row.
+    ``error_type``, ``message`` and ``traceback`` are those of the original error, as text; the original class is not
+    rebuilt, because a class is never imported by a name found in a row.
     """
 
     only_traceback: str | None = None
@@ -321,7 +321,7 @@ class LeaseLost(Released):
 
 class RecordsVanished(LeaseLost):
     """The database has lost records of the run that were committed (a failover to a server that lagged behind): the run
-    goes on from what is left, on whichever worker claims it next."""
+    continues from what is left, on the worker that claims it next."""
 
 
 class RunSuspended(Released):
@@ -343,8 +343,7 @@ _MOST_OF_A_LINE = 1000
 
 
 def sentence(error: BaseException, name: str | None = None) -> str:
-    """One line for logs and reports: the class, or what it is to be called, and the first line of the message. It
-    always succeeds, and is bounded."""
+    """Return one bounded line for logs and reports: the class or another name, and the first line of the message."""
     name, text = name or type(error).__name__, message_of(error).strip().splitlines()
     return f"{name}: {text[0][:_MOST_OF_A_LINE]}" if text else name
 

@@ -29,7 +29,7 @@ class ListKeywords(TypedDict, total=False):
     after: str | RunInfo | None
     """The last run of the page before, or its id."""
     limit: int
-    """How many runs make a page: 50 unless told otherwise."""
+    """Runs of a page: 50 by default."""
     since: Seconds | None
     """Leaves out runs that were created longer ago."""
     older_than: Seconds | None

@@ -249,9 +249,8 @@ _UNDO_WORDS = {status.COMPLETED: status.COMPENSATED, status.FAILED: status.COMPE
 
 
 def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
-    """How a record stands, and since when it is over. A sleep has one record, made when it began, which says when it
-    ends. What a run had not waited for to the end when it ended itself was given up then. Undos have words of their
-    own."""
+    """Return the status of a record, and when it ended. The record of a sleep is made when it begins, and says when it
+    ends. Waits that were open when the run ended were cancelled then. Undos have statuses of their own."""
     if row.status == status.WAITING:
         until = run.completed_at or run.now_ms
         over = planned_end(row) if row.kind == SLEEP else None

@@ -34,9 +34,9 @@ def run_ids() -> dict[str, Any]:
 class RunFilter(logging.Filter):
     """Adds ``run_id``, ``workflow``, ``attempt``, ``worker`` and ``step`` to records, and ``trace_id`` and ``span_id``
     where there is a span of OpenTelemetry. Put it on a handler: ``handler.addFilter(RunFilter())``. A logger's own
-    filters do not see what other loggers hand on to it.
+    filters do not see the records of its children.
 
-    ``missing`` stands for what a record has not, so that a format may name it: ``RunFilter(missing="-")``.
+    ``missing`` replaces what a record does not have, so that a format may name it: ``RunFilter(missing="-")``.
     """
 
     def __init__(self, *, missing: str | None = None) -> None:

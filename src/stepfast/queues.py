@@ -26,7 +26,7 @@ from .store.answers import MissingRight
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue as it stands."""
+    """A queue."""
 
     name: str
     paused: bool

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _ROOM_IN_KEYS = 30
-"""Characters that a key, or a tag, of a run has beside the name of its schedule."""
+"""Characters of a key, or a tag, in addition to the name of its schedule."""
 _OF_RUNS = tuple(name for name in ChildKeywords.__annotations__ if name not in ("delay", "at"))
 """The options of starts that runs of a schedule can have."""
 _SPANS = ("expires_in", "deadline", "timeout")

@@ -41,7 +41,7 @@ class Settings:
     """Attempts of a task or workflow. Three: trouble that passes is rarely there twice, and what fails each time is a
     mistake, which no further attempt mends."""
     retries: int = 0
-    """Retries of a step. None: an error ends the attempt, and the next attempt goes on at that very step."""
+    """Retries of a step. None: an error ends the attempt, and the next attempt continues at that step."""
     dag_retries: int = 2
     """Retries of a step of a dag: three calls, as a task has three attempts. A dag run has no attempts, so nothing but
     its own retries keeps a transient error of one step from failing, and undoing, the whole run."""
@@ -72,9 +72,9 @@ class Settings:
     lease: float = 30.0
     """A worker silent for this long is dead and its runs are given to others."""
     heartbeat: float | None = None
-    """How often a worker says it lives; a third of the lease unless told, so that two beats may be lost."""
+    """How often a worker renews its lease; by default a third of the lease, so that two heartbeats may be lost."""
     sweep_interval: float = 5.0
-    """How often a worker looks for dead ones."""
+    """How often a worker checks for dead ones."""
     poll_interval: float = 1.0
     """How often an idle worker asks for work when nothing woke it. Polling alone is always correct."""
     min_poll_interval: float = 0.05
@@ -89,9 +89,9 @@ class Settings:
     """A worker whose event loop has not moved for this long says so in the log, with the run, the step and the line
     that block it; 0: never."""
     gc_threshold: int = 10_000
-    """New objects between two looks of Python's garbage collector while a worker of up to 100 runs at once works (700
-    by default, which costs a fifth of the speed), and in proportion for one of more: what they hold at once is no
-    garbage. 0 leaves it as it is, and so does a higher one of the application's own."""
+    """New objects between two collections of Python's garbage collector while a worker of up to 100 runs at once works
+    (700 by default, which costs a fifth of the speed), and in proportion for one of more: what runs hold is no garbage.
+    0 leaves it as it is, and so does a higher one of the application's own."""
 
     # -- keeping
     retention: float | timedelta | None = 30 * _DAY
@@ -107,11 +107,10 @@ class Settings:
     console_query_timeout: float = 3.0
     """Seconds after which a query of the console is given up: monitoring must not slow down workers."""
     console_query_cache: float = 1.0
-    """Seconds for which an answer to such a question holds for all tabs of a process; one that took long holds for
-    twenty times as long as it took."""
+    """Seconds for which the answer to such a query is cached for all tabs of a process; one that took long is cached
+    for twenty times as long as it took."""
     console_query_rate: float = 3.0
-    """Questions a second that all open tabs of a process ask together, when they look again by themselves: the more
-    there are, the less often each does."""
+    """Queries a second that all open tabs of a process send together: the more tabs, the less often each polls."""
     act_timeout: float = 10.0
     """Seconds after which an action of the console is given up, and half of them for rows that another transaction
     has locked: the operator is shown what is known of its outcome."""
@@ -128,7 +127,7 @@ class Settings:
     remote_poll: float = 0.5
     """How often an idle remote worker polls for tasks: there are no wake-ups, and each poll is a query."""
     remote_batch: int = 10
-    """Tasks that a remote worker claims at once at most, so that those beside it find some too."""
+    """Tasks that a remote worker claims at once at most, so that other workers find some too."""
     remote_concurrency: int = 10
     """Handlers that a remote worker runs at once."""
 
@@ -147,7 +146,7 @@ class Settings:
     """Signals that a run keeps without having taken them. The next one is refused, because the run does not wait for
     what is sent."""
     mail_bytes: int = 8 * 1024 * 1024
-    """About how many bytes one look into a mailbox brings at most; the rest comes with the next."""
+    """About how many bytes one read of a mailbox brings at most; the rest comes with the next."""
     max_name: int = 200
     """Characters in the name of a workflow, queue, step or tag, and in a key."""
     record_arguments: bool = True

@@ -1,4 +1,4 @@
-"""What happened lately: ``app.stats`` reports which runs there are, which failures, and which steps are slow."""
+"""Statistics: ``app.stats`` counts runs and failures, and finds slow steps."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .runtime import Connected
 from .store.answers import Failures, Sample, Took
 
 _RUNS = 20_000
-"""So many of the newest runs are looked at for what has ended."""
+"""Newest runs that are read for what has ended."""
 _COUNTS = 10_000
-"""Unfinished runs are counted up to this, and so many of the newest failures are looked at."""
+"""Unfinished runs are counted up to this, and so many of the newest failures are read."""
 _STEPS = 50_000
-"""Calls of steps that are looked at."""
+"""Calls of steps that are read."""
 _SLOWEST = 20
-"""Steps that are told."""
+"""Steps that are returned."""
 _PATIENCE = 20.0
-"""Seconds for all questions together. They are for a person who waits, beside others who work."""
+"""Seconds for all queries together."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunStats:
-    """Runs of a workflow in a queue that stand in a status."""
+    """Runs of a workflow and a queue in one status."""
 
     workflow: str
     queue: str
@@ -47,7 +47,7 @@ class FailureStats:
     step: str | None
     """The step whose failure ended them, if it was one."""
     error_type: str | None
-    """The class of the error; None where only the codec could tell."""
+    """The class of the error; None if only the codec could read it."""
     count: int
     per_hour: float
     last: float
@@ -79,30 +79,29 @@ class Stats:
     runs: list[RunStats]
     """Those that are unfinished, whenever they were started; others if they ended within the span."""
     failures: list[FailureStats]
-    """Those that happened most, first."""
+    """The most frequent first."""
     steps: list[StepStats]
     """The slowest by their p95, first."""
     looked_at: int
-    """How many runs were looked at, from the newest back, for what has ended and for steps."""
+    """How many runs were read, from the newest back, for what has ended and for steps."""
     reaches: float | None
-    """Seconds that these go back."""
+    """How far back they go, in seconds."""
 
     @property
     def complete(self) -> bool:
-        """Whether the runs that were looked at cover the span; if not, there were more, and counts of ends are too
-        low."""
+        """Whether the runs that were read cover the span; if not, there were more, and counts of ends are too low."""
         return self.looked_at < _RUNS or (self.reaches or 0.0) >= self.since
 
 
 class StatsVerbs:
-    """The part of the application that tells what has happened."""
+    """The statistics of the application."""
 
     async def _connect(self, migrate: bool = False) -> Connected:
         raise NotImplementedError
 
     async def stats(self, since: Seconds = 3600) -> Stats:
         """What has happened within the last hour, or another span: runs by workflow, queue and status, failures by the
-        class of the error, and the slowest steps. By bounded questions: of very many runs, the newest are told."""
+        class of the error, and the slowest steps. The queries are bounded: of very many runs, the newest are read."""
         span = seconds(since, "since")
         if span <= 0:
             raise ConfigurationError(f"since must be more than 0 seconds, as in since=3600, not {since!r}")
@@ -135,7 +134,7 @@ def _stats(span: float, sample: Sample) -> Stats:
 
 
 def failure_stats(span: float, rows: Sequence[Failures]) -> list[FailureStats]:
-    """Failures of a span as they are told: those that happened most, first."""
+    """Return the failures of a span, the most frequent first."""
     found = [
         FailureStats(
             row.workflow, row.reason, row.step, row.error_type, row.number, row.number * 3600 / span,

@@ -128,7 +128,7 @@ class SyncApp:
         return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until, progress=progress))]
 
     def close(self) -> None:
-        """Disconnect, and end the thread. Threads that wait for an answer are told that the application was closed."""
+        """Disconnect, and end the thread. Pending calls raise `AppClosed`."""
         with self._app._sync_lock:
             if self._app._sync is self:
                 self._app._sync = None

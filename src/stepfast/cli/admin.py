@@ -331,7 +331,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _shown(host: str) -> str:
-    """The host as a link has it; one that stands for all addresses is reached by this machine's own."""
+    """Return the host for a link; a server on all addresses is reached by localhost."""
     if host in ("0.0.0.0", "::", ""):
         return "localhost"
     return f"[{host}]" if ":" in host else host

@@ -22,7 +22,7 @@ from .output import say, write_json
 
 @contextlib.contextmanager
 def cancelled_by_sigterm() -> Iterator[None]:
-    """What stands in this block is cancelled by SIGTERM, and the command exits with the code for it."""
+    """Cancel the block on SIGTERM, and exit with the code for it."""
     loop, task, heard = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
     assert task is not None
 

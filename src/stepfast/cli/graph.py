@@ -62,7 +62,7 @@ async def _timeline(app: Stepfast, run: str, key: str | None) -> Timeline:
 
 
 async def write_graph_of(session: Session, run: str, file: str) -> None:
-    """Draw the graph that a dag run goes by, coloured by how its steps stand."""
+    """Draw the graph of a dag run, coloured by the states of its steps."""
     async with session.looking() as app:
         info = await (await find_run(app, run)).info()
         (graph, why), steps = await stored_graph_of(app, info), await steps_of(app, info)
@@ -77,7 +77,7 @@ async def write_graph_of(session: Session, run: str, file: str) -> None:
 
 
 _FEW = 3
-"""So many of the steps before one are named."""
+"""Steps before one that are named."""
 _MARKS = {
     status.COMPLETED: "●",
     status.RUNNING: "◐",
@@ -173,7 +173,7 @@ def _steps(found: Graph) -> list[dict[str, Any]]:
 
 
 def write_declared(found: Graph) -> None:
-    """The steps, what each comes after, and what was said of it."""
+    """Write the steps, what each comes after, and its options."""
     drawn = draw(found)
     rows = [(*cells, _after(found, name), _said(found.dag_steps[name])) for name, cells in _first_cells(found, drawn)]
     write_table(("level", "step", "after", ""), rows)
@@ -215,7 +215,7 @@ def _said(dag_step: DagStep) -> str:
 
 
 def write_standing(found: Graph, steps: Sequence[StepInfo], run: RunInfo) -> None:
-    """The graph that a run goes by, with how each step of it stands."""
+    """Write the graph of a run, with the state of each step."""
     of_dag = {step.name: step for step in dag_steps(steps)}
     undone = _undos(found, steps)
     marks = {name: _MARKS.get(step.status, "○") for name, step in of_dag.items()}
@@ -229,13 +229,13 @@ def write_standing(found: Graph, steps: Sequence[StepInfo], run: RunInfo) -> Non
 
 
 def _undos(found: Graph, steps: Sequence[StepInfo]) -> dict[str, StepInfo]:
-    """Step → its undo, which stands at the place that the step has in the graph."""
+    """Step → its undo, whose position is that of the step in the graph."""
     undos = (step for step in steps if step.kind == UNDO)
     return {found.order[undo.position - 1]: undo for undo in undos if 0 < undo.position <= len(found.order)}
 
 
 def _state(step: StepInfo) -> str:
-    """Where it stands, with what it waits for or why it ended, unless that goes without saying."""
+    """Return its status, with what it waits for or why it ended, unless that is obvious."""
     if step.status == status.WAITING and step.detail is None:
         return f"{step.status} ({'retry' if step.error is not None else status.QUEUED})"
     if step.detail in (None, step.status, status.REASON_CODE):
@@ -257,7 +257,7 @@ def _took(step: StepInfo, run: RunInfo) -> str:
 
 
 def _undo(found: Graph, step: StepInfo, undone: Mapping[str, StepInfo]) -> str:
-    """By what it would be undone, and how far that is."""
+    """Return its undo, and the status of that."""
     name, undo = found.dag_steps[step.name].undo, undone.get(step.name)
     return name or "" if undo is None else f"{undo.name} ({undo.status})"
 

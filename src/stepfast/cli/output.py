@@ -88,7 +88,7 @@ def write_fields(fields: Sequence[tuple[str, str]]) -> None:
 
 
 def write_heading(text: str) -> None:
-    """Write the line that stands above a table."""
+    """Write the heading of a table."""
     print()
     _show(Text(text, style="bold"))
 

@@ -280,8 +280,8 @@ def _told(session: Session, sentence: str, removed: int, found: int, archive: st
 
 
 async def delete(session: Session, runs: RunsArgument) -> None:
-    """Remove runs that have ended, with all that belongs to them, before their time. Refused while they go on, and
-    while other runs need them. Prints the ids of those that are gone.
+    """Remove runs that have ended, with all that belongs to them, before their retention is over. Refused while they
+    are unfinished, and while other runs need them. Prints the ids of those that are gone.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:

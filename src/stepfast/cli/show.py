@@ -46,7 +46,7 @@ _INPUT = 9
 _GAP = 2
 """Blanks between two columns of a table."""
 _NARROWEST, _WIDEST = 12, 60
-"""Characters of an input that say something; and that are enough to tell two runs apart."""
+"""Characters of an input that are shown at least and at most."""
 _ERROR = 200
 _LEAST_ERROR = 40
 
@@ -79,8 +79,7 @@ def _run_row(run: RunInfo) -> list[str]:
 
 
 def _error(run: RunInfo) -> str:
-    """The error of a run that has ended by it; one that is to be tried again has an error too, but is not in trouble
-    yet."""
+    """Return the error of a run that failed by it; one that is to be tried again has an error too."""
     if run.error is None or run.status not in (status.FAILED, status.COMPENSATED, status.COMPENSATING):
         return ""
     return _cut(f"{run.error.type}: {run.error.message}", _ERROR)
@@ -100,7 +99,7 @@ def _cut(text: str, longest: int) -> str:
 
 
 def _room(rows: Sequence[Sequence[str]]) -> int:
-    """Characters left for the inputs beside the other columns. The last column, which is folded, is left some too."""
+    """Return the characters left for the inputs. Some are left for the last column, which is folded, too."""
     if not sys.stdout.isatty():
         return _WIDEST
     taken = 0

@@ -1,5 +1,5 @@
-"""Runs and graphs as drawings: pure functions from what is told of a run to SVG. The command line writes them to files,
-the console puts them into its pages.
+"""Drawings of runs and graphs: pure functions from values to SVG. The command line writes them to files, the console
+puts them into its pages.
 
 Colours are those of ``diagrams.css``, by class: the console links it, a file carries it inside.
 """

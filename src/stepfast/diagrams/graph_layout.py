@@ -1,5 +1,4 @@
-"""Where the steps of a graph stand: one layer for each level, those that belong together above each other, and edges
-that go around what they have nothing to do with."""
+"""The layout of a graph: one layer for each level, related steps above each other, and edges around unrelated steps."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ from ..model.graph import Graph
 from .graph_text import draw, levels
 
 FROM = 6
-"""So many equal steps beside each other become one box."""
+"""So many equal steps in one level become one box."""
 MOST = 300
-"""More boxes are too many to see anything: then one stands for all steps of a level that are in the same state."""
+"""More boxes cannot be seen: then all steps of a level in the same state are one box."""
 _MOST_LAYERS = 100
 _SWEEPS = 6
 _BESIDE = 26.0
@@ -37,7 +36,7 @@ class Box(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A way from one box to another, by the points that it goes through; ``error`` is the one that leads along it."""
+    """An edge, by its points; ``error`` is the error that it is for."""
 
     source: int
     target: int
@@ -47,7 +46,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Where everything stands, in units of the view box."""
+    """The layout, in units of the view box."""
 
     boxes: tuple[Box, ...]
     edges: tuple[Edge, ...]
@@ -135,7 +134,7 @@ def _edges(graph: Graph, groups: list[list[str]]) -> dict[tuple[int, int], str |
 
 
 class _Net:
-    """Nodes in layers, where every edge goes from one layer to the next: a long one through nodes that stand for it."""
+    """Nodes in layers, where every edge goes from one layer to the next: a long one through nodes of its own."""
 
     def __init__(self, layer_of: list[int], edges: list[tuple[int, int]]) -> None:
         self.layer = dict(enumerate(layer_of))
@@ -186,7 +185,7 @@ class _Net:
         return box_width if node < self.real else _LANE
 
     def positions(self, box_width: float) -> dict[int, float]:
-        """Where each node stands: as near to its neighbours as the others of its layer leave room for."""
+        """Return the positions of nodes: as near to their neighbours as the others of the layer leave room for."""
         x: dict[int, float] = {}
         for row in self.rows:
             x |= _packed(row, [0.0] * len(row), [self.width(node, box_width) for node in row])

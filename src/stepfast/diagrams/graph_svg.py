@@ -1,4 +1,4 @@
-"""A declared graph as SVG: a box per step, coloured by how it stands in a run."""
+"""A graph as SVG: a box per step, coloured by its state in a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Standing:
         self.states = {name: self._state(step) for name, step in self.steps.items()}
 
     def _state(self, step: StepInfo) -> str:
-        """How a step looks: one that was undone as its undo, one that has not begun as if it stood in a queue."""
+        """Return the state that is drawn: of an undone step that of its undo, of one that has not begun "queued"."""
         if step.name in self.undos:
             return self.undos[step.name].status
         return status.QUEUED if step.started_at is None and step.status == status.WAITING else step.status
@@ -49,8 +49,8 @@ def graph_svg(
     *,
     name: str = "",
 ) -> Markup:
-    """The graph as an element to be put into a page. With a run and its steps they are coloured by how they stand, and
-    are links where ``href`` says where the page of a step is (by the id under which its own checkpoints are found)."""
+    """The graph as an element to be put into a page. With a run and its steps, boxes are coloured by state, and are
+    links where ``href`` returns the page of a step (by the id of its own row)."""
     standing = _Standing(graph, run, steps)
     layers = place(graph, standing.states, _box_width(graph))
     label = _label(graph, standing, name)
@@ -99,7 +99,7 @@ def _edge(edge: Edge, layers: Layers, standing: _Standing) -> Markup:
 
 
 def _curve(x: float, y: float, to_x: float, to_y: float, layer_y: float, goes_on: bool) -> str:
-    """From the lower edge of one layer to the upper edge of the next, and through that if the edge goes on."""
+    """From the lower edge of one layer to the upper edge of the next, and through that if the edge continues."""
     middle = number((y + to_y) / 2)
     drawn = f"C{number(x)} {middle} {number(to_x)} {middle} {number(to_x)} {number(to_y)}"
     return drawn + (f"V{number(layer_y + HEIGHT / 2)}" if goes_on else "")
@@ -126,7 +126,7 @@ def _node(box: Box, layers: Layers, standing: _Standing, href: Href | None) -> M
 
 
 def _shape(box: Box, layers: Layers, step: DagStep) -> Iterator[Markup]:
-    """An approval is round, many steps look like a pile."""
+    """Draw a box: an approval is round, several steps are a pile."""
     left, top = box.x - layers.box_width / 2, box.y - HEIGHT / 2
     size = {"width": layers.box_width, "height": HEIGHT, "rx": HEIGHT / 2 if step.kind == APPROVAL else 7.0}
     if len(box.names) > 1:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..model.graph import Graph
 
 _MOST_RAILS = 12
-"""More of them beside each other are lines that no eye can follow."""
+"""More rails cannot be followed by eye."""
 _GLYPHS = {
     # (more to the left, more to the right, goes on below)
     (False, True, True): "├", (False, True, False): "╰",
@@ -24,21 +24,21 @@ _GLYPHS = {
 
 
 class Drawn(NamedTuple):
-    """Steps with what stands in front of them; for a graph that is too wide to be drawn, nothing does."""
+    """Steps, and the rails before each; None for a graph that is too wide."""
 
     steps: list[str]
     rails: list[str] | None
 
 
 def draw(graph: Graph, marks: Mapping[str, str] | None = None) -> Drawn:
-    """The steps in an order that keeps rails short; ``marks`` stand for them, ``○`` where there is none."""
+    """Draw the steps in an order that keeps rails short; ``marks`` are their symbols, by default ``○``."""
     steps = _order(graph)
     rails = _rails(graph, steps, marks or {})
     return Drawn(sorted(steps, key=levels(graph).__getitem__), None) if rails is None else Drawn(steps, rails)
 
 
 def levels(graph: Graph) -> dict[str, int]:
-    """How many steps lie on the longest way to each, itself included."""
+    """Return how many steps are on the longest path to each, itself included."""
     found: dict[str, int] = {}
     for name in graph.order:
         found[name] = 1 + max((found[before] for before in graph.dependencies(name)), default=0)
@@ -67,7 +67,7 @@ def _rails(graph: Graph, steps: list[str], marks: Mapping[str, str]) -> list[str
     columns: list[str | None] = []
     """Whose rail runs there."""
     leaf: int | None = None
-    """Where the line before ended in a step that nothing comes after: what stands below it would seem to."""
+    """The column of the line before, if nothing comes after its step: a step directly below would seem to."""
     lines: list[str] = []
     for name in steps:
         before = {columns.index(b) for b in graph.dependencies(name)}

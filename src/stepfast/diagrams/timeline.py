@@ -22,19 +22,19 @@ from ..model.stored import later, moment
 from ..monitoring.text import count, lasting, shortened
 
 RUN = "run"
-"""The kind of the row that stands for the run as a whole."""
+"""The kind of the row of the run as a whole."""
 _WAITS = frozenset({SLEEP, "signal", RESULT, "call", FIRST, "wait_until"})
 """Kinds of calls in which nothing is done here."""
 _LONGEST = 200
 """Characters of an error in a tooltip."""
 
 Path = tuple[tuple[int, int], ...]
-"""Where a step stands in the tree of branches: (position, item) for each branch around it, then its own position."""
+"""The place of a step in the tree of branches: (position, item) for each branch around it, then its own position."""
 NO_ITEM = -1
 
 
 class Stretch(NamedTuple):
-    """From when to when, in seconds; what it was, and how it came out."""
+    """A span of time in seconds, and its outcome."""
 
     start: float
     end: float
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def depth(self) -> int:
-        """In how many branches it stands."""
+        """In how many branches it is."""
         return max(len(self.path) - 1, 0)
 
 
@@ -105,7 +105,7 @@ def run_row(run: RunInfo, tries: Mapping[tuple[str, int | None], list[Activity]]
 
 
 def path_of(step: StepInfo) -> Path:
-    """Where a step stands in the tree of branches. What is in no branch of the code (an undo) comes last."""
+    """Return the place of a step in the tree of branches. What is in no branch of the code (an undo) comes last."""
     found: list[tuple[int, int]] = []
     for part in step.branch.split("/") if step.branch else ():
         position, _, item = part.partition(".")
@@ -169,7 +169,7 @@ def _is_wait(step: StepInfo, graph: Graph | None) -> bool:
 
 
 def _row_note(step: StepInfo, undo: StepInfo | None, stretches: Iterable[Stretch]) -> str:
-    """What stands beside the bars: how long it took, how often it was tried, what error it met."""
+    """Return the note of a row: how long it took, how often it was tried, its error."""
     own = [stretch for stretch in stretches if not stretch.undo]
     if not own:
         return step.status if step.status == status.SKIPPED else "not begun"
@@ -286,7 +286,7 @@ _LEAST_PART = 28.0
 
 
 class Part(NamedTuple):
-    """A stretch of the axis: from when to when, in seconds, and where it stands."""
+    """A part of the axis: from when to when, in seconds, and its position."""
 
     start: float
     end: float
@@ -295,7 +295,7 @@ class Part(NamedTuple):
     collapsed: bool
 
     def place(self, moment: float) -> float:
-        """Where a moment of it stands."""
+        """Return the position of a time."""
         length = self.end - self.start
         share = (moment - self.start) / length if length > 0 else 0.0
         return self.x + self.width * min(max(share, 0.0), 1.0)
@@ -309,7 +309,7 @@ class Scale:
         self._starts = [part.start for part in parts]
 
     def x(self, moment: float) -> float:
-        """Where a moment stands; what lies outside stands at the edge."""
+        """Return the position of a time; times outside are at the edge."""
         return self.parts[max(bisect_right(self._starts, moment) - 1, 0)].place(moment)
 
 
@@ -335,7 +335,7 @@ def make_scale(start: float, end: float, work: Iterable[tuple[float, float]], x:
 
 
 def _gaps(start: float, end: float, work: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """When nothing was done, for long enough to be worth a thought."""
+    """Return the spans in which nothing was done, without short ones."""
     found, reached = [], start
     for since, until in sorted(work):
         if since - reached >= _SHORTEST_GAP:
@@ -347,7 +347,7 @@ def _gaps(start: float, end: float, work: Iterable[tuple[float, float]]) -> list
 
 
 def _chosen(gaps: list[tuple[float, float]], length: float, width: float) -> list[tuple[float, float]]:
-    """Which of them are collapsed."""
+    """Return the gaps to be collapsed."""
     busy = length - sum(until - since for since, until in gaps)
     longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[: int(width * _MOST / GAP)]
     return sorted(gap for gap in longest if gap[1] - gap[0] > _WORTH * busy)
@@ -370,7 +370,7 @@ _ROUND = (
     *(3600.0, 7200.0, 10800.0, 21600.0, 43200.0, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 28 * _DAY),
 )
 _APART = 72.0
-"""How far two of them stand from each other at least."""
+"""The least distance between two marks."""
 
 
 _AXIS_LETTER = 6.0
@@ -378,7 +378,7 @@ _AXIS_LETTER = 6.0
 
 
 class AxisMark(NamedTuple):
-    """A mark, and how long after the beginning of its stretch it stands."""
+    """A mark, and its time since the beginning of its part."""
 
     x: float
     label: str
@@ -395,7 +395,7 @@ def marks_of(part: Part) -> list[AxisMark]:
 
 
 def _mark(part: Part, at: float) -> AxisMark:
-    """One mark; its label is left out where it would stand over what comes next to the stretch."""
+    """Make a mark; its label is left out where it would overlap the next part."""
     x, label = part.place(part.start + at), f"+{lasting(at)}"
     half = _AXIS_LETTER * len(label) / 2
     return AxisMark(x, label if part.x + half <= x <= part.x + part.width - half else "")
@@ -440,7 +440,7 @@ class Bar(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A few words beside the bars of a band: where, and whether they end there or begin there."""
+    """The note of a band: its position, and whether the text ends or begins there."""
 
     x: float
     text: str
@@ -478,7 +478,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Where everything stands, in units of the view box."""
+    """The layout, in units of the view box."""
 
     label: str
     """What it shows, in a sentence."""
@@ -490,7 +490,7 @@ class Timeline:
     """Where stretches begin, by the clock (UTC)."""
     marks: tuple[AxisMark, ...]
     now: float | None
-    """Where the moment stands at which the run was read; None: it has ended."""
+    """The position of the time at which the run was read; None if it has ended."""
     left_out: int
     """How many bands are not drawn, because there are too many."""
 
@@ -614,7 +614,7 @@ def _bar(stretch: Stretch, scale: Scale) -> Bar:
 
 
 def _apart(bars: list[Bar], edge: float) -> list[Bar]:
-    """Moved and cut so that none stands over another or beyond the edge. If they are too many, all are narrow."""
+    """Move and cut bars so that they neither overlap nor leave the view. If they are too many, all are narrow."""
     least = min(_LEAST, (edge - LABELS) / max(len(bars), 1))
     found: list[Bar] = []
     for number, bar in enumerate(bars):
@@ -629,8 +629,8 @@ def _run_note(whole: Row) -> str:
 
 
 def _note(row: Row, bars: list[Bar], scale: Scale) -> Note:
-    """Behind the last of its own bars, behind all, or before the first one; as much of it as there is room for. That of
-    the run has room of its own behind the axis."""
+    """Place the note behind the last of its own bars, behind all, or before the first one; cut if there is no room.
+    That of the run has room behind the axis."""
     if row.kind == RUN:
         return Note(scale.parts[-1].x + scale.parts[-1].width + 6, _run_note(row), False)
     own = [number for number, bar in enumerate(bars, 1) if not bar.undo]

@@ -63,7 +63,7 @@ class _Object:
     def __init__(self, kind: Any) -> None:
         self.kind = getattr(kind, "__origin__", kind)
         self.keys: set[str] | None = set()
-        """What may stand in a dict given in its place; None: anything."""
+        """The keys of a dict given in its place; None: any."""
         self.tag: tuple[str, Any] | None = None
         self.inner: list[tuple[str, str, Rule]] = []
         """(key in a dict, name of the field, rule) of the fields in which something may be lost."""
@@ -215,8 +215,8 @@ class _Rules:
         return rule
 
     def _model(self, kind: Any) -> _Object | None:
-        """A pydantic model. One that says what it does with further fields, or that looks at its input before its
-        fields are read, is asked no further: it knows."""
+        """Make the rule of a pydantic model. Models that declare what further fields mean, or that validate their input
+        before its fields, may have any keys."""
         if not hasattr(kind, "model_fields"):
             return None
         if kind in self._made:
@@ -299,7 +299,7 @@ def _all_finite(value: Any, plain: Callable[[Any], Any]) -> bool:
 
 
 def _find(value: Any, wrong: Callable[[Any], bool]) -> tuple[str, Any] | None:
-    """The first atom that is wrong, in the order of writing. A container that is met again has been looked at."""
+    """The first atom that is wrong, in the order of writing. A container is visited once."""
     seen: set[int] = set()
     path: list[str] = []
     stack: list[_Parts] = [iter([("$", value)])]

@@ -169,7 +169,7 @@ class Family:
     """The runs that started it, the nearest first."""
     below: list[Member]
     more: bool
-    """Whether it has started more than are told."""
+    """Whether it has started more than are shown."""
 
 
 async def family_of(app: Stepfast, run_id: str) -> Family:

@@ -23,7 +23,8 @@ _LONGEST_STACK = 16 * 1024
 
 
 class FatalError(NonRetryableError):
-    """Raise it in a handler to say that no retry will help. ``code`` is a word for programs, kept beside the text."""
+    """Raise it in a handler to say that no retry will help. ``code`` is for programs, and is stored with the
+    message."""
 
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -72,8 +73,7 @@ class TaskOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemoteTask:
-    """What a handler may know of the task beside its input. ``step_id`` is the same for all attempts: do things once
-    by it."""
+    """The task of a handler. ``step_id`` is the same for all attempts, and can be used as an idempotency key."""
 
     step_id: str
     run_id: str
@@ -95,7 +95,7 @@ def error_text(error: BaseException) -> str:
 
 
 def refusal(message: str) -> str:
-    """An error of ours, which another try would meet again."""
+    """Make the error of a failure that another try would repeat."""
     return msgspec.json.encode({"message": _clean(message, _LONGEST_MESSAGE), "retryable": False}).decode()
 
 
@@ -105,7 +105,7 @@ def no_handler(name: str) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """The error's own text. Some errors cannot even say what they are."""
+    """Return the text of an error, or its class if that raises."""
     try:
         return str(error)
     except Exception:
@@ -144,12 +144,12 @@ def check_prefix(prefix: object) -> str:
 
 
 def tasks_table(prefix: str) -> str:
-    """Where tasks lie, unquoted."""
+    """Return the name of the table of tasks, unquoted."""
     return f"{check_prefix(prefix)}_transport_tasks"
 
 
 def results_table(prefix: str) -> str:
-    """Where results lie, unquoted."""
+    """Return the name of the table of results, unquoted."""
     return f"{check_prefix(prefix)}_transport_results"
 
 

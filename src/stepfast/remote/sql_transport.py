@@ -15,7 +15,7 @@ _NOT_OPEN = "the transport is not open: use `async with`, or await its open()"
 
 
 class SqlTransport:
-    """Where remote steps go. See ``Transport`` for what it can be asked; ``contract/`` says how its tables are used.
+    """The transport of remote steps in a database. ``contract/`` says how its tables are used.
 
     One engine for each prefix: those of others delete results that they do not know.
     """
@@ -41,20 +41,19 @@ class SqlTransport:
 
     @property
     def homeless(self) -> bool:
-        """Whether it has no database of its own, but is to be at home in an application's."""
+        """Whether it has no database of its own, and uses that of an application."""
         return self._location is None
 
     def copy(self, create: bool | None = None, settings: Settings | None = None) -> SqlTransport:
         """A transport to the same tables that is not open: connections belong to one event loop. Without settings of
-        its own it has these: what a lease is, the application that looks for leftovers and the transport must say
-        alike."""
+        its own it has these: the lease must be the same as that of the application, which looks for leftovers."""
         create = self.create if create is None else create
         other = SqlTransport(prefix=self.prefix, create=create, settings=self._own_settings or settings)
         other._location = self._location
         return other
 
     def at_home_in(self, url: str, pool: Any = None) -> SqlTransport:
-        """A transport in the database of an application, in whose transactions it is to take part."""
+        """Return a transport in the database of an application, which joins its transactions."""
         other = self.copy()
         other._location = located(None if pool is not None else url, pool, self.prefix)
         other._joins = True

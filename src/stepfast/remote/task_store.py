@@ -90,7 +90,7 @@ class Database(Protocol):
 
 
 class Location(NamedTuple):
-    """Where tasks and results lie: a database by its URL, or by a pool of the application's own; and a prefix."""
+    """The tables of tasks and results: a database by its URL, or by a pool of the application, and a prefix."""
 
     url: TransportUrl | None
     pool: Any
@@ -115,7 +115,8 @@ def located(url: str | None, pool: Any, prefix: str) -> Location:
 
 
 def open_database(where: Location, settings: Settings) -> Database:
-    """The database of a location. Nothing is connected yet; a missing driver is told by the extra that brings it."""
+    """The database of a location. Nothing is connected yet; the error for a missing driver names the extra that
+    installs it."""
     extra, server = {POSTGRES: ("postgres", "PostgreSQL"), MYSQL: ("mysql", "MariaDB or MySQL")}[where.dialect]
     try:
         if where.dialect == POSTGRES:

@@ -134,8 +134,7 @@ def _failed(task: ClaimedTask, error: str, started_at: int) -> TaskOutcome:
 
 
 def _said(error: Exception) -> str:
-    """What is wrong with a value. Errors of ours are sentences; of others, such as a nesting that is too deep to be
-    read, the class is told too."""
+    """Describe the error of a value; with its class, unless it is an error of this library."""
     return str(error) if isinstance(error, PayloadError) else sentence(error)
 
 

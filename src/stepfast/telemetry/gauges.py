@@ -26,27 +26,27 @@ MOST = 10_000
 
 
 class QueueNow(NamedTuple):
-    """A queue as it stands."""
+    """A queue."""
 
     name: str
     ready: int
     oldest: float
     """For how many seconds its first run has been ready."""
     workers: int
-    """Live workers that look at it, and have the code of a workflow that is at home there."""
+    """Live workers that serve it, and have the code of a workflow of this queue."""
     paused: bool
     limited: bool
 
 
 class Overview(NamedTuple):
-    """What one look has found."""
+    """The state of a database."""
 
     census: Census
     workers: list[WorkerInfo]
     gates: dict[str, Gate]
-    """What is said about queues; nothing is about most."""
+    """Settings of queues; most have none."""
     at_home: dict[str, set[str]]
-    """Queues that workflows are at home in, and which."""
+    """Queues, and the workflows whose queue each is."""
 
     @property
     def queues(self) -> list[QueueNow]:
@@ -72,7 +72,7 @@ class Overview(NamedTuple):
 
 
 async def look(store: Store) -> Overview:
-    """Ask, one question after the other: a watcher takes one connection, and leaves the others to those who work."""
+    """Query the state, by one query after the other, so that monitoring uses one connection."""
     census = await store.census(MOST)
     workers = await store.workers()
     gates = {gate.name: gate for gate in await store.queues()}
@@ -83,18 +83,18 @@ async def look(store: Store) -> Overview:
 
 
 _PATIENCE = 5.0
-"""Seconds for all questions together. A database that needs longer is not to be asked more."""
+"""Seconds for all queries together."""
 
 _readings: weakref.WeakKeyDictionary[Stepfast, Reading] = weakref.WeakKeyDictionary()
 
 
 async def gauges_of(app: Stepfast) -> list[Family]:
-    """How things stand in the database of an application, as of a few seconds ago at most."""
+    """Return the gauges of the database of an application, a few seconds old at most."""
     return await _readings.setdefault(app, Reading()).families(app)
 
 
 class Reading:
-    """What was read last of one database, and when."""
+    """The gauges that were read last, and when."""
 
     def __init__(self) -> None:
         self._families: list[Family] = []
@@ -102,7 +102,7 @@ class Reading:
         self._under_way: asyncio.Task[list[Family]] | None = None
 
     async def families(self, app: Stepfast) -> list[Family]:
-        """What was read last; read again, if that is too long ago. One reads for all who wait."""
+        """Return the gauges, read again if they are too old; one query serves all callers."""
         if self._read_at is not None and time.monotonic() - self._read_at < app.settings.metrics_cache:
             return self._families
         task = self._under_way
@@ -143,7 +143,6 @@ async def _look(app: Stepfast) -> list[Family]:
 
 
 def _queues(queues: list[QueueNow], most: int) -> list[Family]:
-    """The age of the oldest first: it is what an operator has to hear of."""
     told, rest = queues[:most], queues[most:]
     oldest = [(queue.name, queue.oldest) for queue in told]
     ready = [(queue.name, float(queue.ready)) for queue in told]
@@ -194,7 +193,7 @@ def _one(name: str, said: str, value: float) -> Family:
 
 
 def _labelled(name: str, said: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
-    """A series for each name. Names that look alike without their control characters are one: the larger counts."""
+    """A series for each name. Names that are equal without control characters are one: the larger value counts."""
     series: dict[tuple[str, ...], list[float]] = {}
     for value, number in values:
         known = series.setdefault((harmless(value),), [number])

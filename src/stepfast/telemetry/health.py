@@ -274,7 +274,7 @@ class HealthPort:
     """Answers ``/live``, ``/ready`` and ``/metrics`` for the workers of this event loop.
 
     ``async with HealthPort(app, 9000), app.worker(): …``. Counters are there if ``Metrics`` is among the observers of
-    the application. Port 0 takes a free one, which ``port`` tells.
+    the application. Port 0 takes a free one, which is then ``port``.
     """
 
     def __init__(self, app: Stepfast, port: int, host: str = LOOPBACK) -> None:

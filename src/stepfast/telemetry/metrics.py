@@ -127,7 +127,7 @@ def _help(text: str) -> str:
 
 
 OTHER = "_other"
-"""The value of a label that stands for all values that came too late."""
+"""The value of a label for all values beyond the limit."""
 
 Values = tuple[str, ...]
 
@@ -140,7 +140,7 @@ class Caps(NamedTuple):
 
 
 class Known(dict[Values, list[float]]):
-    """Numbers by values of labels. Values that are not known yet are admitted: one look-up where most are known."""
+    """Numbers by values of labels. Unknown values are admitted; known ones need one look-up."""
 
     def __init__(self, admit: Callable[[Values], list[float]]) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class Metric:
             self._admit(())  # there from the beginning: a rate over its first increase is seen
 
     def family(self) -> Family:
-        """The metric as it stands."""
+        """Return the metric with its present values."""
         series = [(values, list(numbers)) for values, numbers in self._series.items()]
         return Family(self._name, self.kind, self._help, self._labels, series, self.buckets)
 

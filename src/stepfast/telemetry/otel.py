@@ -155,7 +155,7 @@ class Tracing(Observer):
         otel_context.attach(context)  # in the task of the run, which ends with it
 
     def releasing(self, event: RunReleasing) -> None:
-        """Leave word for the next claim: which span was the last one, and which the first."""
+        """Pass the last and the first span on to the next claim."""
         claim = self._claims.get((event.run_id, event.claim))
         if claim is not None:
             self._headers.put(claim.context, event.trace, _LAST)
@@ -241,8 +241,8 @@ class Tracing(Observer):
         _end(span, (event.error_type or "") if event.outcome == FAILED else None, event.outcome, end_time=now)
 
     def _where(self, run_id: str | None, claim: int) -> otel_context.Context | None:
-        """Below what: the span that is current in the run's own code, which may be one of the user's; else the claim's.
-        None stands for what is current."""
+        """Return the parent of a span: None for the current span of the run's own code, which may be one of the user's;
+        else the claim's."""
         known = self._claims.get((run_id or "", claim))
         if known is None or trace.get_current_span().get_span_context().trace_id == known.trace_id:
             return None

@@ -1,7 +1,7 @@
-"""Errors for Sentry: an observer that reports what a run has failed of, once, when there is no further attempt.
+"""Errors for Sentry: an observer that reports the error of a failed run, once, when there is no further attempt.
 
-What is tried again leaves a breadcrumb. Each run has a scope of its own, so that what its code tells Sentry (tags,
-breadcrumbs) does not mix with what other runs tell at the same time.
+Failures that are tried again leave a breadcrumb. Each run has a scope of its own, so that tags and breadcrumbs of its
+code do not mix with those of other runs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ except ModuleNotFoundError as error:
     ) from None
 
 _MOST_RUNS = 1_000
-"""Of so many runs that are tried again it is remembered how they failed before; they may go on elsewhere."""
+"""Runs that are tried again of which failures are remembered; they may continue elsewhere."""
 
 
 class SentryErrors(Observer):
-    """Reports failed runs to Sentry: ``Stepfast(observers=[SentryErrors()])``, beside ``sentry_sdk.init(…)``.
+    """Reports failed runs to Sentry: ``Stepfast(observers=[SentryErrors()])``, with ``sentry_sdk.init(…)``.
 
     An error has the tags ``stepfast.workflow``, ``stepfast.queue`` and ``stepfast.step``, and the ids of the run in its
     context ``stepfast``. Its message, and the variables of its frames, are those of your own code: what is not meant
@@ -57,7 +57,8 @@ class SentryErrors(Observer):
             sentry_sdk.add_breadcrumb(crumb)
 
     def try_failed(self, event: TryFailed) -> None:
-        """A breadcrumb; and if the step has failed for good, remember by what: the workflow is told only a record."""
+        """Add a breadcrumb; remember the error of a step that failed for good, because the workflow gets only its
+        record."""
         if event.retry_in is None:
             self._last[event.run_id, event.claim] = event.step, event.error
         said: dict[str, Any] = {"step": event.step, "try": event.number, "error": type(event.error).__name__}

@@ -1,4 +1,4 @@
-"""Testing, for users' own suites: a lab in memory whose clock stands, and crashes at every commit."""
+"""Testing, for users' own suites: a lab in memory with a clock of its own, and crashes at every commit."""
 
 from .crashes import CrashReport, crash_everywhere
 from .doubles import InjectedFailure

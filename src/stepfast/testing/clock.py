@@ -1,7 +1,7 @@
-"""The clock of a lab: it stands until it is moved, and the lab's database in memory goes by it too.
+"""The clock of a lab: it stands still until it is moved, also for the lab's database in memory.
 
-What only guards against code that does not come back (a stop that takes too long, the chance that code is given before
-it counts as being at rest) goes by real time: it decides nothing about runs.
+Guards against code that does not return (a stop that takes too long, the time before code counts as being at rest) use
+real time: they decide nothing about runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..worker.threads import Clockwork
 
 
 class LabTimer:
-    """A timer of a clock that stands."""
+    """A timer of the lab's clock."""
 
     def __init__(self, function: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._function: Callable[..., object] | None = function
@@ -85,7 +85,7 @@ class LabClock(Clockwork):
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def after(self, seconds: float, function: Callable[..., object], *args: Any) -> Timer:
-        """Call a function when the clock was moved so far. A mere chance to go on is one in real time."""
+        """Call a function when the clock was moved so far. A mere turn of the event loop is one in real time."""
         if seconds <= CHANCE:
             return asyncio.get_running_loop().call_later(max(0.0, seconds), function, *args, context=Context())
         timer = LabTimer(function, args)

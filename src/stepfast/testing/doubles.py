@@ -25,7 +25,7 @@ from ..model.status import COMPLETED, DAG, DAG_STEP, FAILED, TASK, WORKFLOW
 from ..worker.worker import Worker
 
 Other = Callable[[Callable[..., Any]], Callable[..., Any] | None]
-"""What is to be called instead of a function, if anything is."""
+"""Returns the replacement of a function, if it has one."""
 
 
 class InjectedFailure(Exception):
@@ -70,7 +70,7 @@ class Doubles:
     # -- for those who call ------------------------------------------------------------------------------------------
 
     def other(self, names: tuple[str, ...], function: Any) -> Callable[..., Any] | None:
-        """What is to be called instead, if anything is. The call counts; and it fails here if it is to fail."""
+        """Return the replacement of a function, if it has one. Counts the call, and raises if it is to fail."""
         for name in dict.fromkeys(names):
             self.calls[name] += 1
         for name in names:
@@ -108,7 +108,7 @@ class Doubles:
         return self._with(workflow, lambda function: self.other(names, function))
 
     def _with(self, workflow: Workflow[Any, Any], other: Other) -> Workflow[Any, Any]:
-        """A copy that asks, each time it is called, what is to be called instead."""
+        """Return a copy that looks up the replacement at each call."""
         made, function = copy.copy(workflow), workflow.function
 
         def call(*args: Any) -> Any:
@@ -131,7 +131,7 @@ class LabObservers(Observers):
         self.step_called = (_heard,)  # steps report their beginning only to listeners
 
     def step_begins(self, step: StepCall[Any]) -> None:
-        """The function of a step is about to be called, or what stands in for it. What this raises, the call raises."""
+        """Replace the function of a step before it is called. The call raises what this raises."""
         self._doubles.of_step(step)
 
 
@@ -198,7 +198,7 @@ class Hanging:
 
     def all_of(self, worker: Worker) -> bool:
         """Whether every run that a worker holds is at such a step, and at nothing else. One that is in no step is a
-        task, or its code is about to go on."""
+        task, or its code is about to continue."""
         running = worker.duties.executor.running.values()
         return 0 < self.calls == sum(max(1, run.at_work) for run in running)
 

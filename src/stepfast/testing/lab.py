@@ -1,4 +1,4 @@
-"""``Lab``: an application's own workflows on a database in memory, with one worker and a clock that stands."""
+"""``Lab``: an application's own workflows on a database in memory, with one worker and a clock of its own."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _settings(settings: Settings, seed: str | None) -> Settings:
 
 
 class RestCheck:
-    """Looks at one worker. A wait gives its slot back at once in a lab, so what is in a slot is at work."""
+    """Checks one worker. A wait gives its slot back at once in a lab, so a run in a slot is at work."""
 
     def __init__(self, worker: Worker, mortal: MortalStore, remote: LabTransport, hanging: Hanging) -> None:
         self._worker = worker
@@ -226,7 +226,7 @@ class RestCheck:
         self._hanging = hanging
 
     async def once(self) -> bool:
-        """Wait for what is under way, then look once; whether everything is at rest. A worker that has died is not."""
+        """Wait for what is under way, then check whether everything is at rest. A worker that has died is not."""
         duties = self._duties
         await self._hanging.wait(self._worker)
         await _turns()
@@ -333,8 +333,8 @@ class Lab:
     """``async with Lab(app) as lab``: what is started here lives and ends in memory. The application itself is neither
     connected nor changed; any number of labs may exist side by side.
 
-    ``now`` is where the clock stands at first: the machine's time unless told. ``patience`` bounds, in real seconds,
-    how long the code of steps may be at work before the lab says which of them does not come back.
+    ``now`` is the first time of the clock, by default the machine's. ``patience`` bounds, in real seconds, how long the
+    code of steps may be at work before the lab says which of them does not come back.
     """
 
     def __init__(self, app: Stepfast, *, now: datetime | None = None, patience: float = 30.0) -> None:
@@ -467,16 +467,16 @@ class Lab:
         await self.settle()
 
     async def _due(self) -> int | None:
-        """When something is due next, by the clock's own milliseconds. What is due and could not be moved is looked at
-        again a moment later."""
+        """Return when something is due next, in milliseconds of the clock. What is due and did not move is checked
+        again a millisecond later."""
         due = await self._rest_check().next_due_ms(self._clock)
         return None if due is None else self._clock.passed_ms + max(1, due)
 
     # -- what steps do -----------------------------------------------------------------------------------------------
 
     def calls(self, what: Any) -> int:
-        """How often a step's function was really called, or what stands in for it: by its function, or by the name of
-        the step. Calls that ``fail`` made fail count; what is answered from records is no call."""
+        """How often a step's function, or its replacement, was really called: by its function, or by the name of the
+        step. Calls that ``fail`` made fail count; what is answered from records is no call."""
         return self._doubles.calls[name_in_lab(what, "lab.calls")]
 
     def replace(self, what: Any, function: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""``/runs``: the list by filters in the address, page by page; ``/news`` tells open tabs of changes."""
+"""``/runs``: the list by filters in the address, page by page; ``/news`` reports changes to open tabs."""
 
 from __future__ import annotations
 

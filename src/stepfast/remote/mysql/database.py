@@ -19,7 +19,7 @@ from ..protocol import results_table, tasks_table
 from ..task_store import CONNECTIONS, PARAMETER, Location, may_not_make_tables, missing_tables, translated
 
 _ROW = re.compile(r"^    \(%\([^\n]*\)$", re.MULTILINE)
-"""The line of a statement that stands for one row of many."""
+"""The line of a statement that is repeated for each row."""
 _BYTES = 1024 * 1024
 """About how much one statement for many rows carries."""
 _ROOM = 1024
@@ -44,7 +44,7 @@ class MysqlDatabase:
         self._sql = {name: _formatted(text) for name, text in statements.items() if name != "create"}
 
     async def open(self) -> None:
-        """Connect once, so that what is wrong with the URL is told now."""
+        """Connect once, so that an error of the URL is reported now."""
         if self._pool is None:
             assert self._url is not None
             self._pool = await create_pool(self._url.text, self._settings, CONNECTIONS, stmt_cache_size=0)
@@ -137,7 +137,7 @@ class _Work:
             await cursor.execute(sql)
 
     def _refuse_too_large(self, sql: str) -> None:
-        """A server that is sent more than it takes hangs up, and that would look like an outage."""
+        """Refuse a statement that is too large: the server would close the connection, as in an outage."""
         if self._packet is not None and len(sql) * 4 + _ROOM > self._packet:
             size = len(sql.encode())
             if size + _ROOM > self._packet:

@@ -57,7 +57,7 @@ class PostgresDatabase:
         return {name: _numbered(qualify(text)) for name, text in statements.items()}
 
     async def open(self) -> None:
-        """Connect once, so that what is wrong with the URL is told now."""
+        """Connect once, so that an error of the URL is reported now."""
         if self._pool is None:
             assert self._url is not None
             connector = Connector(parse_url(self._url.text), self._settings)
