@@ -115,13 +115,9 @@ class Connected:
         """Whether this process has stored this version."""
         return (workflow.name, workflow.version) in self._stored
 
-    def store_definitions_soon(self, workflows: list[Workflow[object, object]]) -> None:
-        """Store the definitions later, for a caller who has a transaction open and must not wait for another: on SQLite
-        there is one lock for all who write, and the caller has it."""
-        self.soon(self.store_definitions(workflows))
-
     def soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Store something that the code declares, concurrently."""
+        """Store something that the code declares, concurrently, for a caller who has a transaction open and must not
+        wait for another: on SQLite there is one lock for all writes, and the caller has it."""
         task = asyncio.create_task(work)
         self._storing.add(task)
         task.add_done_callback(self._stored_soon)

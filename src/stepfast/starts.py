@@ -110,7 +110,7 @@ class Planner:
             return self._usual[code]
         graph = code.graph if isinstance(code, Dag) else None
         if joins:
-            connected.store_definitions_soon([code])
+            connected.soon(connected.store_definitions([code]))
         else:
             await connected.store_definitions([code])
         plan = self.plan_code(code, options)

@@ -143,6 +143,12 @@ def _join_structlog() -> None:
     )
 
 
+LeaseOption = Annotated[float | None, time_option("--lease", help="A worker silent for this long is dead. (30)")]
+GraceOption = Annotated[float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")]
+LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
+LogLevelOption = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(LEVELS)}.")]
+
+
 def worker(
     session: Session,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, as in orders:app.")],
@@ -150,13 +156,11 @@ def worker(
         list[str] | None, option("--queues", "-q", metavar="A,B", help="Only these queues. (all)")
     ] = None,
     concurrency: Annotated[int | None, option("--concurrency", "-c", min=1, help="Runs at once. (100)")] = None,
-    lease: Annotated[float | None, time_option("--lease", help="Silent for this long is dead. (30)")] = None,
+    lease: LeaseOption = None,
     poll_interval: Annotated[
         float | None, time_option("--poll-interval", help="Poll this often if nothing wakes it. (1)")
     ] = None,
-    shutdown_grace: Annotated[
-        float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")
-    ] = None,
+    shutdown_grace: GraceOption = None,
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")] = 1,
     health_port: Annotated[
         int | None, option("--health-port", min=0, max=65535, help="Answer /live, /ready and /metrics there. (none)")
@@ -164,10 +168,8 @@ def worker(
     health_host: Annotated[
         str, typer.Option("--health-host", metavar="HOST", help="Where that port listens.")
     ] = LOOPBACK,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
-    log_level: Annotated[
-        str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(LEVELS)}.")
-    ] = "info",
+    log_json: LogJsonOption = False,
+    log_level: LogLevelOption = "info",
 ) -> None:
     """Execute runs until SIGTERM or Ctrl+C.
 
@@ -280,17 +282,13 @@ def remote_worker(
     worker: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The worker, as in steps:worker.")],
     concurrency: Annotated[int | None, option("--concurrency", "-c", min=1, help="Handlers at once. (10)")] = None,
     batch: Annotated[int | None, option("--batch", min=1, help="Tasks that one claim takes at most. (10)")] = None,
-    lease: Annotated[float | None, time_option("--lease", help="Silent for this long is dead. (30)")] = None,
+    lease: LeaseOption = None,
     poll_interval: Annotated[
         float | None, time_option("--poll-interval", help="Poll this often while there are no tasks. (0.5)")
     ] = None,
-    shutdown_grace: Annotated[
-        float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")
-    ] = None,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
-    log_level: Annotated[
-        str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(LEVELS)}.")
-    ] = "info",
+    shutdown_grace: GraceOption = None,
+    log_json: LogJsonOption = False,
+    log_level: LogLevelOption = "info",
 ) -> None:
     """Serve remote steps until SIGTERM or Ctrl+C.
 

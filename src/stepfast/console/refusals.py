@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..errors import (
-    ConfigurationError,
-    DatabaseUnavailable,
-    InvalidInput,
-    InvalidState,
-    PayloadError,
-    QueueFull,
-    RunNotFound,
-    ScheduleNotFound,
-    SchemaError,
-    UnknownWorkflow,
-)
+from .. import errors
 from ..monitoring.audit import MayBeDone, NothingDone
 from ..store.readonly import TookTooLong
 
@@ -31,10 +20,10 @@ class Refused(Exception):
 
 
 _STATUS: dict[tuple[type[Exception], ...], int] = {
-    (RunNotFound, ScheduleNotFound, UnknownWorkflow): 404,
-    (InvalidState, QueueFull): 409,
-    (ConfigurationError, InvalidInput, PayloadError): 400,
-    (SchemaError, DatabaseUnavailable, TookTooLong, NothingDone): 503,
+    (errors.RunNotFound, errors.ScheduleNotFound, errors.UnknownWorkflow): 404,
+    (errors.InvalidState, errors.QueueFull): 409,
+    (errors.ConfigurationError, errors.InvalidInput, errors.PayloadError): 400,
+    (errors.SchemaError, errors.DatabaseUnavailable, TookTooLong, NothingDone): 503,
     (MayBeDone,): 504,
 }
 

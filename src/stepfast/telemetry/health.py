@@ -6,10 +6,11 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 
@@ -201,58 +202,58 @@ def _told(findings: Sequence[Finding]) -> Answer:
 _START_TIMEOUT = 10.0
 """Seconds for it to start; and a fifth of that to end."""
 
-Main = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
-
 logger = logging.getLogger("stepfast.health")
 
 
-class SideThread:
-    """Runs a coroutine, and another concurrently, in a thread until it is stopped."""
+class SideThread(ABC):
+    """Reports on the workers of an event loop in a thread of its own, while the ``async with`` lasts."""
 
-    def __init__(self, name: str, main: Main, beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._main = main
-        """Takes a function to call when it is ready."""
-        self._beside = beside
+    def __init__(self, app: Stepfast) -> None:
+        self._app = app
         self._begun: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="stepfast-health", daemon=True)
         self._stopping: Callable[[], object] | None = None
 
-    def start(self) -> None:
-        """Start, and wait until it is ready, or raise the error that prevented it."""
+    async def __aenter__(self) -> Self:
+        self._reporter = Reporter(self._app, asyncio.get_running_loop())
         self._thread.start()
-        self._begun.result(_START_TIMEOUT)
+        self._begun.result(_START_TIMEOUT)  # blocks only briefly: nothing is queried
+        return self
 
-    def stop(self) -> None:
-        """Stop, and wait for the end, but not for long. May be repeated."""
+    async def __aexit__(self, *_: object) -> None:
         if self._stopping is not None:
             self._stopping()
         if self._thread.is_alive():
             self._thread.join(_START_TIMEOUT / 5)
+
+    @abstractmethod
+    async def _serve(self, ready: Callable[[], None]) -> None:
+        """Serve until cancelled, and call ``ready`` before."""
 
     def _run(self) -> None:
         try:
             asyncio.run(self._until_stopped())
         except Exception as error:
             if self._begun.done():
-                logger.exception("the health port broke; the worker goes on without it")
+                logger.exception("the health port broke; the worker continues without it")
             else:
                 self._begun.set_exception(error)
 
     async def _until_stopped(self) -> None:
-        loop, main = asyncio.get_running_loop(), asyncio.ensure_future(self._main(self._ready))
+        loop, main = asyncio.get_running_loop(), asyncio.ensure_future(self._serve(self._ready))
 
         def stop() -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(main.cancel)
 
         self._stopping = stop
-        beside = asyncio.ensure_future(self._beside())
+        watching = asyncio.ensure_future(self._reporter.watch())
         try:
             await main
         except asyncio.CancelledError:  # ends here: it was stopped, and the thread ends with it
             pass
         finally:
-            beside.cancel()
+            watching.cancel()
 
     def _ready(self) -> None:
         if not self._begun.done():
@@ -270,7 +271,7 @@ _MOST = 32
 """Connections at once; further ones are refused."""
 
 
-class HealthPort:
+class HealthPort(SideThread):
     """Answers ``/live``, ``/ready`` and ``/metrics`` for the workers of this event loop.
 
     ``async with HealthPort(app, 9000), app.worker(): …``. Counters are there if ``Metrics`` is among the observers of
@@ -278,22 +279,19 @@ class HealthPort:
     """
 
     def __init__(self, app: Stepfast, port: int, host: str = LOOPBACK) -> None:
-        self._app = app
+        super().__init__(app)
         self._host = host
         self.port = port
-        self._thread: SideThread | None = None
 
-    async def __aenter__(self) -> HealthPort:
-        reporter = Reporter(self._app, asyncio.get_running_loop())
-        listener = Listener(reporter, self._host, self.port)
-        thread = self._thread = SideThread("stepfast-health", listener.serve, reporter.watch)
-        thread.start()  # blocks only briefly: it does no queries
+    async def _serve(self, ready: Callable[[], None]) -> None:
+        listener = Listener(self._reporter, self._host, self.port)
+        server = await listener.listen()
         self.port = listener.port
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._thread.stop()
+        ready()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            server.close()
 
 
 class Listener:
@@ -306,15 +304,6 @@ class Listener:
         """Where it listens; for 0, the port that it was given."""
         self._open = 0
         """Connections that are being answered."""
-
-    async def serve(self, ready: Callable[[], None]) -> None:
-        """Listen until this is cancelled."""
-        server = await self.listen()
-        ready()
-        try:
-            await asyncio.get_running_loop().create_future()
-        finally:
-            server.close()
 
     async def listen(self) -> asyncio.Server:
         """Take the port, or raise an error that says why that is not possible."""

@@ -12,20 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from ..engine.observers import Observer
-from ..model.events import (
-    ClaimAnswered,
-    JournalFlushed,
-    RemoteEnded,
-    RunClaimed,
-    RunEnded,
-    RunLost,
-    RunReleased,
-    RunsSwept,
-    RunStarted,
-    SignalSent,
-    StepEnded,
-    StepRefused,
-)
+from ..model import events
 from ..model.status import FAILED, SKIPPED
 from ..settings import Settings
 
@@ -239,9 +226,9 @@ class Metrics(Observer):
         self._runs = RunMetrics(caps)
         self._steps = StepMetrics(caps)
         self._work = WorkMetrics(caps)
-        self._claims: deque[RunClaimed] = deque()
-        self._ends: deque[RunEnded] = deque()
-        self._tries: deque[StepEnded] = deque()
+        self._claims: deque[events.RunClaimed] = deque()
+        self._ends: deque[events.RunEnded] = deque()
+        self._tries: deque[events.StepEnded] = deque()
         """The most frequent events, which are counted together."""
         self.collectors: dict[str, Callable[[Any], None]] = {}
         """Called in place of methods that would do the same."""
@@ -257,16 +244,16 @@ class Metrics(Observer):
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
-    def started(self, event: RunStarted) -> None:
+    def started(self, event: events.RunStarted) -> None:
         """Count the start of a run."""
         with self._lock:
             self._runs.started.add((event.workflow,))
 
-    def claimed(self, event: RunClaimed) -> None:
+    def claimed(self, event: events.RunClaimed) -> None:
         """Note how long it had been ready."""
         self._claims.append(event)
 
-    def suspended(self, event: RunReleased) -> None:
+    def suspended(self, event: events.RunReleased) -> None:
         """Note how long its worker had it."""
         with self._lock:
             self._runs.busy.observe(event.busy, (event.workflow,))
@@ -275,36 +262,36 @@ class Metrics(Observer):
             if event.dag_step is not None and event.error_type is not None:
                 self._dag_step(event, event.dag_step, FAILED)
 
-    def ended(self, event: RunEnded) -> None:
+    def ended(self, event: events.RunEnded) -> None:
         """Count the end. That of a dag's step is the end of a step."""
         self._ends.append(event)
 
-    def lost(self, event: RunLost) -> None:
+    def lost(self, event: events.RunLost) -> None:
         """Count a lease that was lost."""
         with self._lock:
             self._runs.busy.observe(event.busy, (event.workflow,))
             self._work.leases_lost.add()
 
-    def signalled(self, event: SignalSent) -> None:
+    def signalled(self, event: events.SignalSent) -> None:
         """Count a signal that was sent."""
         with self._lock:
             self._runs.signals.add()
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def step_ended(self, event: StepEnded) -> None:
+    def step_ended(self, event: events.StepEnded) -> None:
         """Note how long a try took, and why it failed. A step that only polls causes no flush for long."""
         tries = self._tries
         tries.append(event)
         if len(tries) >= _TOGETHER:
             self._count()
 
-    def step_refused(self, event: StepRefused) -> None:
+    def step_refused(self, event: events.StepRefused) -> None:
         """Count a try whose result could not be recorded."""
         with self._lock:
             self._steps.failed.add((event.workflow, event.step, event.error_type))
 
-    def remote_ended(self, event: RemoteEnded) -> None:
+    def remote_ended(self, event: events.RemoteEnded) -> None:
         """Note how long a remote step took. One that is a step of a dag is noted when that ends."""
         if event.dag_step is None:
             with self._lock:
@@ -312,7 +299,7 @@ class Metrics(Observer):
                 if event.outcome == FAILED:
                     self._steps.failed.add((event.workflow, event.step, event.error_type or ""))
 
-    def _dag_step(self, event: RunReleased | RunEnded, name: str, outcome: str) -> None:
+    def _dag_step(self, event: events.RunReleased | events.RunEnded, name: str, outcome: str) -> None:
         if outcome != SKIPPED:
             self._steps.seconds.observe(event.busy, (event.workflow, name, outcome))
         if outcome == FAILED:
@@ -349,7 +336,7 @@ class Metrics(Observer):
             if each.outcome == FAILED:
                 steps.failed.add((each.workflow, each.step, each.error_type or ""))
 
-    def _count_end(self, end: RunEnded) -> None:
+    def _count_end(self, end: events.RunEnded) -> None:
         runs, workflow = self._runs, (end.workflow,)
         numbers, seconds = runs.busy.of[workflow], end.busy
         numbers[bisect_left(_BUSY, seconds)] += 1
@@ -366,13 +353,13 @@ class Metrics(Observer):
 
     # -- the worker's own ------------------------------------------------------------------------------------------
 
-    def claim_answered(self, event: ClaimAnswered) -> None:
+    def claim_answered(self, event: events.ClaimAnswered) -> None:
         """Note how long a claim took."""
         with self._lock:
             self._work.claims.add(("runs" if event.runs else "nothing",))
             self._work.claim_seconds.observe(event.seconds)
 
-    def flushed(self, event: JournalFlushed) -> None:
+    def flushed(self, event: events.JournalFlushed) -> None:
         """Note how long a flush took, and how much it carried."""
         with self._lock:
             self._work.flush_seconds.observe(event.seconds)
@@ -382,7 +369,7 @@ class Metrics(Observer):
         if len(self._ends) >= _TOGETHER or len(self._claims) >= _TOGETHER:  # a flush comes after each of them
             self._count()
 
-    def swept(self, event: RunsSwept) -> None:
+    def swept(self, event: events.RunsSwept) -> None:
         """Count what was cleared up."""
         with self._lock:
             self._work.recovered.add(amount=event.recovered)

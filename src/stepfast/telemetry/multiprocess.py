@@ -15,7 +15,7 @@ import msgspec
 
 from ..model.health import Finding
 from ..settings import Settings
-from .health import PATIENCE, Report, Reporter, SideThread
+from .health import PATIENCE, Report, SideThread
 from .metrics import GAUGE, Family, merged
 
 if TYPE_CHECKING:
@@ -41,25 +41,14 @@ def wire_to_parent() -> socket.socket | None:
         return None
 
 
-class ReportingWire:
-    """Answers the parent, in a thread of its own, while the ``async with`` lasts."""
+class ReportingWire(SideThread):
+    """Answers the parent."""
 
     def __init__(self, app: Stepfast, wire: socket.socket) -> None:
-        self._app = app
+        super().__init__(app)
         self._wire = wire
-        self._thread: SideThread | None = None
 
-    async def __aenter__(self) -> ReportingWire:
-        self._reporter = reporter = Reporter(self._app, asyncio.get_running_loop())
-        thread = self._thread = SideThread("stepfast-health", self._answer, reporter.watch)
-        thread.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._thread.stop()
-
-    async def _answer(self, ready: Callable[[], None]) -> None:
+    async def _serve(self, ready: Callable[[], None]) -> None:
         reader, writer = await asyncio.open_connection(sock=self._wire)
         ready()
         try:

@@ -10,23 +10,7 @@ from typing import Any, Final
 
 from ..engine.observers import Observer
 from ..errors import ConfigurationError
-from ..model.events import (
-    ABANDONED,
-    SENT_SIGNAL,
-    SENT_START,
-    RemoteEnded,
-    RunClaimed,
-    RunEnded,
-    RunLost,
-    RunReleased,
-    RunReleasing,
-    Sending,
-    SendingEnded,
-    SignalTaken,
-    StepCalled,
-    StepEnded,
-    StepRefused,
-)
+from ..model import events
 from ..model.status import FAILED, QUEUED
 
 MOST_NAMES: Final = 500
@@ -102,9 +86,9 @@ class Tracing(Observer):
 
     # -- what is sent ------------------------------------------------------------------------------------------------
 
-    def sending(self, event: Sending) -> None:
+    def sending(self, event: events.Sending) -> None:
         """A start or a signal is a span of its own, whose context goes along. What a run sends belongs to its span."""
-        if event.kind not in (SENT_START, SENT_SIGNAL):
+        if event.kind not in (events.SENT_START, events.SENT_SIGNAL):
             self._headers.put(self._where(event.sender_id, event.claim), event.trace)
             return
         attributes = _sending_attributes(event)
@@ -114,13 +98,13 @@ class Tracing(Observer):
         self._sendings[id(event)] = span
         self._headers.put(trace.set_span_in_context(span), event.trace)
 
-    def sending_ended(self, event: SendingEnded) -> None:
+    def sending_ended(self, event: events.SendingEnded) -> None:
         """End the span of a start or a signal."""
         span = self._sendings.pop(id(event.sending), None)
         if span is not None:
             _end(span, event.error_type)
 
-    def signal_taken(self, event: SignalTaken) -> None:
+    def signal_taken(self, event: events.SignalTaken) -> None:
         """Add a span without length, with a link to the sender of the signal."""
         span = self._tracer.start_span(
             self._names.of("receive", event.name),
@@ -140,7 +124,7 @@ class Tracing(Observer):
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def claimed(self, event: RunClaimed) -> None:
+    def claimed(self, event: events.RunClaimed) -> None:
         """Begin the span of a claim, and make it the current one of the run's code."""
         sent, first, last = self._headers.parted(event.trace)
         own = self._parent == "link" or (self._parent == "auto" and event.kind == "workflow")
@@ -154,7 +138,7 @@ class Tracing(Observer):
         self._claims[event.run_id, event.claim] = _Claim(span, context, own and not first)
         otel_context.attach(context)  # in the task of the run, which ends with it
 
-    def releasing(self, event: RunReleasing) -> None:
+    def releasing(self, event: events.RunReleasing) -> None:
         """Pass the last and the first span on to the next claim."""
         claim = self._claims.get((event.run_id, event.claim))
         if claim is not None:
@@ -162,7 +146,7 @@ class Tracing(Observer):
             if claim.is_first:
                 self._headers.put(claim.context, event.trace, _FIRST)
 
-    def suspended(self, event: RunReleased) -> None:
+    def suspended(self, event: events.RunReleased) -> None:
         """End the span of a claim. A failed attempt is an error of this claim, not of the run."""
         span = self._left(event)
         if span is not None:
@@ -171,7 +155,7 @@ class Tracing(Observer):
             outcome = "suspended" if event.error_type is None else "retried" if event.status == QUEUED else event.status
             _end(span, event.error_type, outcome, event.replayed)
 
-    def ended(self, event: RunEnded) -> None:
+    def ended(self, event: events.RunEnded) -> None:
         """End the span of the last claim."""
         span = self._left(event)
         if span is not None:
@@ -179,19 +163,19 @@ class Tracing(Observer):
                 span.set_attribute("stepfast.reason", event.reason)
             _end(span, (event.error_type or "") if event.status == FAILED else None, event.status, event.replayed)
 
-    def lost(self, event: RunLost) -> None:
+    def lost(self, event: events.RunLost) -> None:
         """End the span of a claim that was lost."""
         span = self._left(event)
         if span is not None:
             _end(span, "LeaseLost", "lost")
 
-    def _left(self, event: RunReleased | RunEnded | RunLost) -> Span | None:
+    def _left(self, event: events.RunReleased | events.RunEnded | events.RunLost) -> Span | None:
         claim = self._claims.pop((event.run_id, event.claim), None)
         return None if claim is None else claim.span
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def step_called(self, event: StepCalled) -> None:
+    def step_called(self, event: events.StepCalled) -> None:
         """Begin the span of a try, and make it the current one of the step's function."""
         claim = self._claims.get((event.run_id, event.claim))
         if claim is not None and not claim.trace_id:
@@ -203,24 +187,24 @@ class Tracing(Observer):
         token = otel_context.attach(trace.set_span_in_context(span, above))
         self._tries[_try_of(event)] = span, token
 
-    def step_ended(self, event: StepEnded) -> None:
+    def step_ended(self, event: events.StepEnded) -> None:
         """End the span of a try. If the run has left, this is the last thing that the task of the try sees."""
         known = self._tries.pop(_try_of(event), None)
         if known is None:
             return
         span, token = known
-        if event.outcome != ABANDONED:
+        if event.outcome != events.ABANDONED:
             otel_context.detach(token)
         _end(span, (event.error_type or "") if event.outcome == FAILED else None, event.outcome)
 
-    def step_refused(self, event: StepRefused) -> None:
+    def step_refused(self, event: events.StepRefused) -> None:
         """The call has ended well, and its span with it; that its result was refused is said by the span of the run."""
         claim = self._claims.get((event.run_id, event.claim))
         if claim is not None:
             said: dict[str, Any] = {"stepfast.step.name": event.step, "stepfast.step.try": event.number}
             claim.span.add_event("step refused", said | {"error.type": event.error_type})
 
-    def remote_ended(self, event: RemoteEnded) -> None:
+    def remote_ended(self, event: events.RemoteEnded) -> None:
         """Add the span of a remote step, dated back: its run was suspended while it was served."""
         now = time.time_ns()  # as the SDK does it: no decision hangs on it
         span = self._tracer.start_span(
@@ -318,7 +302,7 @@ def _end(
     span.end(end_time)
 
 
-def _sending_attributes(event: Sending) -> dict[str, Any]:
+def _sending_attributes(event: events.Sending) -> dict[str, Any]:
     said: dict[str, Any] = {
         "messaging.system": "stepfast",
         "messaging.operation.name": event.kind,
@@ -330,11 +314,11 @@ def _sending_attributes(event: Sending) -> dict[str, Any]:
         said |= {"messaging.message.id": event.run_id, "stepfast.run.id": event.run_id}
     if event.number != 1:
         said["messaging.batch.message_count"] = event.number
-    said["stepfast.workflow" if event.kind == SENT_START else "stepfast.signal.name"] = event.name
+    said["stepfast.workflow" if event.kind == events.SENT_START else "stepfast.signal.name"] = event.name
     return said
 
 
-def _claim_attributes(event: RunClaimed) -> dict[str, Any]:
+def _claim_attributes(event: events.RunClaimed) -> dict[str, Any]:
     said: dict[str, Any] = {
         "messaging.system": "stepfast",
         "messaging.operation.name": "run",
@@ -360,7 +344,7 @@ def _claim_attributes(event: RunClaimed) -> dict[str, Any]:
     return said | {name: value for name, value in maybe.items() if value is not None}
 
 
-def _step_attributes(event: StepCalled) -> dict[str, Any]:
+def _step_attributes(event: events.StepCalled) -> dict[str, Any]:
     said = {
         "stepfast.run.id": event.run_id,
         "stepfast.workflow": event.workflow,
@@ -373,5 +357,5 @@ def _step_attributes(event: StepCalled) -> dict[str, Any]:
     return said | {"stepfast.step.branch": event.branch} if event.branch else said
 
 
-def _try_of(event: StepCalled | StepEnded) -> Try:
+def _try_of(event: events.StepCalled | events.StepEnded) -> Try:
     return event.run_id, event.claim, event.branch, event.position, event.number
