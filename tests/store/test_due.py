@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepfast.model.records import Claimed, Lane
+from stepfast.model.records import Lane
 from tests.store.scene import DAY, MINUTE, Scene, move, retried, waiting
 
 
@@ -27,20 +27,18 @@ async def test_promotion_is_bounded_and_takes_the_longest_due_first(scene: Scene
 
 
 async def test_a_promoted_run_stands_behind_those_already_ready(scene: Scene) -> None:
+    """A wait that is over goes back in line, with the attempt it had."""
     sleeper = await scene.start(delay_ms=MINUTE)
+    waits = await scene.running()
+    await scene.flush(waiting(waits, DAY))
     ready = await scene.start()
-    await scene.rows.shift(ready, "place", -1_000_000)
+    await scene.rows.shift(ready, "place", -DAY * 2000)
     await scene.rows.shift(sleeper, "visible_at", -2 * MINUTE)
-    await scene.store.promote(10)
-    assert [run.id for run in await scene.claim()] == [ready, sleeper]
-
-
-async def test_a_wait_that_is_over_goes_back_in_line(scene: Scene, run: Claimed) -> None:
-    await scene.flush(waiting(run, DAY))
-    await scene.rows.shift(run.id, "visible_at", -2 * DAY)
-    assert (await scene.store.promote(10)).moved == 1
-    row = await scene.info(run.id)
+    await scene.rows.shift(waits.id, "visible_at", -DAY - MINUTE // 2)
+    assert (await scene.store.promote(10)).moved == 2
+    row = await scene.info(waits.id)
     assert (row.status, row.ready, row.waiting_for, row.visible_at, row.attempt) == ("queued", True, None, None, 1)
+    assert [run.id for run in await scene.claim()] == [ready, sleeper, waits.id]
 
 
 async def test_the_tick_tells_what_is_due_and_when_the_next_is(scene: Scene) -> None:
@@ -111,14 +109,11 @@ async def test_the_deadline_ends_what_waits_and_what_stands_in_line(scene: Scene
 
 
 async def test_a_deadline_that_passed_while_a_worker_holds_the_run_is_the_worker_s_to_see(scene: Scene) -> None:
-    run = await scene.running(deadline_ms=MINUTE)
+    """And a run that has ended is never due."""
+    run = await scene.running(deadline_ms=MINUTE, expires_ms=MINUTE)
     await scene.rows.shift(run.id, "deadline_at", -2 * MINUTE)
     assert (await scene.store.promote(10)).moved == 0
     assert (await scene.info(run.id)).status == "running"
-
-
-async def test_finished_runs_are_never_due(scene: Scene) -> None:
-    run = await scene.running(expires_ms=MINUTE, deadline_ms=MINUTE)
     await scene.flush(move(run, "cancelled", reason="cancelled"))
     row = await scene.info(run.id)
     assert (row.status, row.visible_at, row.ready) == ("cancelled", None, False)

@@ -63,33 +63,15 @@ async def refused(scene: Scene, entry: Entry, worker: str | None = None) -> None
     assert await scene.rows.dump() == before
 
 
-async def test_another_worker_may_not(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
-    """A foreign lease; D9, D15."""
+@pytest.mark.parametrize("how", ["another worker", "an older claim", "a newer claim", "finished", "waits", "unknown"])
+async def test_who_does_not_hold_the_run_may_not(scene: Scene, entry: Callable[[Claimed], Entry], how: str) -> None:
+    """A timed-out attempt must not pass the fence of the next one, and a run ends once; D9, D15."""
     run = await held(scene)
-    await refused(scene, entry(run), worker=await scene.add_worker())
-
-
-@pytest.mark.parametrize("off", [-1, 1])
-async def test_another_claim_of_the_same_worker_may_not(
-    scene: Scene, entry: Callable[[Claimed], Entry], off: int
-) -> None:
-    """A timed-out attempt must not pass the fence of the next one."""
-    run = await held(scene)
-    run.claim += off
-    await refused(scene, entry(run))
-
-
-async def test_nobody_may_write_to_a_finished_run(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
-    """A run ends once."""
-    run = await held(scene)
-    await scene.flush(completed(run))
-    await refused(scene, entry(run))
-
-
-async def test_nobody_may_write_to_a_run_that_waits(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
-    run = await held(scene)
-    await scene.flush(waiting(run))
-    await refused(scene, entry(run))
+    if how in ("finished", "waits"):
+        await scene.flush(completed(run) if how == "finished" else waiting(run))
+    run.claim += {"an older claim": -1, "a newer claim": 1}.get(how, 0)
+    run.id = new_id() if how == "unknown" else run.id
+    await refused(scene, entry(run), worker=await scene.add_worker() if how == "another worker" else None)
 
 
 async def test_a_worker_declared_dead_may_not_write(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
@@ -99,12 +81,6 @@ async def test_a_worker_declared_dead_may_not_write(scene: Scene, entry: Callabl
     await refused(scene, entry(run), worker=victim)
     await scene.claim()
     await refused(scene, entry(run), worker=victim)
-
-
-async def test_a_run_that_does_not_exist_is_lost(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
-    run = await held(scene)
-    run.id = new_id()
-    await refused(scene, entry(run))
 
 
 @pytest.mark.parametrize("count", [3, 100])
@@ -132,13 +108,8 @@ async def test_an_entry_of_an_old_claim_does_not_pass_beside_one_of_the_new(scen
     new = await scene.again(old)
     await scene.flush(step(old, 0, '"old"'), step(new, 1, '"new"'))
     await scene.flush(step(old, 2, '"old"'), under_way(new, 3))
-    assert [record.output for record in await scene.store.steps(new.id)] == ['"new"']
-
-
-async def test_an_old_completion_does_not_pass_beside_a_new_step(scene: Scene) -> None:
-    old = await scene.running()
-    new = await scene.again(old)
-    await scene.flush(step(new, 0, '"new"'), completed(old, '"old"'))
+    await scene.flush(step(new, 4, '"more"'), completed(old, '"old"'))
+    assert [record.output for record in await scene.store.steps(new.id)] == ['"new"', '"more"']
     row = await scene.info(new.id)
     assert (row.status, row.output, row.claim) == ("running", None, new.claim)
 

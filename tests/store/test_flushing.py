@@ -73,9 +73,6 @@ async def test_a_full_flush_is_written(scene: Scene) -> None:
     answer = await scene.flush(*(step(run, n, str(n)) for n in range(10) for run in runs))
     assert answer.lost == set()
     assert await scene.rows.fetch("SELECT count(*) FROM [steps]") == [(1000,)]
-
-
-async def test_an_empty_flush_is_answered(scene: Scene) -> None:
     answer = await scene.flush()
     assert (answer.lost, answer.asked, answer.busy) == (set(), {}, set())
 
@@ -105,14 +102,18 @@ async def test_tries_are_kept_with_their_numbers(scene: Scene, run: Claimed) -> 
 # -- progress -----------------------------------------------------------------------------------------
 
 
-async def test_the_latest_progress_wins(scene: Scene) -> None:
+async def test_the_latest_progress_wins_and_keeps_its_start_and_its_details(scene: Scene) -> None:
+    """Until its step has an outcome."""
     run, other = await scene.running(), await scene.running()
     await scene.flush(under_way(run, 0, "10 of 100", data="10", since_ms=1000), under_way(other, 0, "theirs"))
-    await scene.flush(under_way(run, 0, "70 of 100", data="70"))
-    [row] = await scene.store.progress(run.id)
-    assert (row.name, row.detail, row.data) == ("step 0", "70 of 100", "70")
-    [theirs] = await scene.store.progress(other.id)
-    assert theirs.detail == "theirs"
+    await scene.flush(under_way(run, 0, "70 of 100", data="70"), under_way(run, 1))
+    first, second = await scene.store.progress(run.id)
+    assert (first.name, first.detail, first.data) == ("step 0", "70 of 100", "70")
+    await scene.flush(under_way(run, 0, since_ms=1))
+    assert await scene.store.progress(run.id) == [first, second]
+    assert [row.detail for row in await scene.store.progress(other.id)] == ["theirs"]
+    await scene.flush(step(run, 0))
+    assert [row.position for row in await scene.store.progress(run.id)] == [1]
 
 
 async def test_within_one_flush_the_last_word_wins(scene: Scene, run: Claimed) -> None:
@@ -131,19 +132,6 @@ async def test_within_one_flush_a_later_word_keeps_what_it_does_not_repeat(scene
     assert (row.detail, row.data) == ("2 of 2", "1")
     [(lasted,)] = await scene.rows.fetch("SELECT updated_at - started_at FROM [progress]")
     assert lasted == 5000
-
-
-async def test_progress_keeps_its_start_and_its_details(scene: Scene, run: Claimed) -> None:
-    await scene.flush(under_way(run, 0, "10 of 100", data="10", since_ms=5000))
-    [first] = await scene.store.progress(run.id)
-    await scene.flush(under_way(run, 0, since_ms=1))
-    assert await scene.store.progress(run.id) == [first]
-
-
-async def test_a_step_with_an_outcome_is_no_longer_under_way(scene: Scene, run: Claimed) -> None:
-    await scene.flush(under_way(run, 0), under_way(run, 1))
-    await scene.flush(step(run, 0))
-    assert [row.position for row in await scene.store.progress(run.id)] == [1]
 
 
 # -- how runs end ------------------------------------------------------------------------------------------
@@ -195,27 +183,18 @@ async def test_a_released_run_is_ready_at_once_and_costs_no_attempt(scene: Scene
     assert (again.id, again.attempt, again.claim, again.losses) == (run.id, 1, 2, 0)
 
 
-async def test_the_code_that_leaves_a_run_is_noted(scene: Scene, run: Claimed) -> None:
-    await scene.flush(waiting(run, version="v9"))
-    assert (await scene.info(run.id)).version == "v9"
-
-
 # -- waiting, and being woken (rule 6) ---------------------------------------------------------------------
 
 
-async def test_a_wait_for_a_time_is_due_then(scene: Scene, run: Claimed) -> None:
-    answer = await scene.flush(waiting(run, DAY, waiting_for="time"))
+@pytest.mark.parametrize("delay", [DAY, None])
+async def test_a_wait_is_due_at_its_time_and_without_one_never(scene: Scene, run: Claimed, delay: int | None) -> None:
+    answer = await scene.flush(waiting(run, delay, waiting_for="signal approved", version="v9"))
     row = await scene.info(run.id)
-    assert (row.status, row.waiting_for, row.visible_at) == ("waiting", "time", answer.now_ms + DAY)
+    due = None if delay is None else answer.now_ms + delay
+    assert (row.status, row.waiting_for, row.visible_at, row.version) == ("waiting", "signal approved", due, "v9")
     assert (row.worker, row.ready, row.attempt) == (None, False, 1)
-
-
-async def test_a_wait_without_a_time_is_never_due(scene: Scene, run: Claimed) -> None:
-    await scene.flush(waiting(run, None, waiting_for="signal approved"))
-    row = await scene.info(run.id)
-    assert (row.status, row.visible_at, row.ready) == ("waiting", None, False)
     tick = await scene.store.tick(scene.worker, ["order"], True)
-    assert (tick.due, tick.next_due_ms, tick.lanes) == (False, None, [])
+    assert (tick.due, tick.next_due_ms is None, tick.lanes) == (False, delay is None, [])
 
 
 @pytest.mark.parametrize("delay", [None, DAY])
@@ -237,21 +216,14 @@ async def test_only_a_wait_is_undone_by_a_wake(scene: Scene, run: Claimed) -> No
     assert (await scene.info(run.id)).status == "failed"
 
 
-async def test_a_wait_is_no_longer_than_the_deadline(scene: Scene) -> None:
+@pytest.mark.parametrize("leave", [lambda run: waiting(run, DAY), lambda run: waiting(run, None), retried])
+async def test_a_wait_is_no_longer_than_the_deadline(scene: Scene, leave: Any) -> None:
+    """A ready run keeps it in view, too."""
     run = await scene.running(deadline_ms=MINUTE)
+    await scene.flush(leave(run))
     row = await scene.info(run.id)
-    await scene.flush(waiting(run, DAY))
-    assert (await scene.info(run.id)).visible_at == row.deadline_at
-    late = await scene.running(deadline_ms=MINUTE)
-    await scene.flush(waiting(late, None))
-    assert (await scene.info(late.id)).visible_at == (await scene.info(late.id)).deadline_at
-
-
-async def test_a_ready_run_keeps_its_deadline_in_view(scene: Scene) -> None:
-    run = await scene.running(deadline_ms=MINUTE)
-    await scene.flush(retried(run))
-    row = await scene.info(run.id)
-    assert (row.ready, row.visible_at) == (True, row.deadline_at)
+    assert row.visible_at == row.deadline_at is not None
+    assert row.ready == (leave is retried)
 
 
 # -- what operators ask (rule 4) ---------------------------------------------------------------------------
@@ -269,18 +241,14 @@ async def test_a_flush_hears_what_is_asked_of_its_runs(scene: Scene, count: int)
     assert answer.asked == {runs[0].id: "cancel"}
 
 
-async def test_a_completion_that_meets_the_mark_of_a_cancel_wins(scene: Scene, run: Claimed) -> None:
-    """Rule 27."""
-    await scene.rows.set(run.id, "asked", "cancel")
-    await scene.flush(completed(run))
-    row = await scene.info(run.id)
-    assert (row.status, row.asked) == ("completed", None)
-
-
-async def test_a_run_that_waits_keeps_what_is_asked_of_it(scene: Scene, run: Claimed) -> None:
-    await scene.rows.set(run.id, "asked", "cancel")
-    await scene.flush(waiting(run))
-    assert (await scene.info(run.id)).asked == "cancel"
+async def test_a_completion_that_meets_the_mark_of_a_cancel_wins(scene: Scene) -> None:
+    """Rule 27. A run that waits keeps it."""
+    for leave, asked in ((completed, None), (waiting, "cancel")):
+        run = await scene.running()
+        await scene.rows.set(run.id, "asked", "cancel")
+        await scene.flush(leave(run))
+        row = await scene.info(run.id)
+        assert (row.asked, row.status == "completed") == (asked, leave is completed)
 
 
 # -- forgetting (rule 15) ----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import random
 import pytest
 
 from stepfast.model.health import room_for_suspects
-from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Lane
 from stepfast.model.status import REASON_LOST
 from stepfast.settings import SUSPECT_LOSSES
@@ -59,8 +58,10 @@ async def test_only_those_are_buried_whose_silence_was_seen(scene: Scene) -> Non
     assert [beat.worker for beat in await scene.store.beats(two)].count(one) == 1
 
 
-async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene, run: Claimed) -> None:
-    await scene.rows.set(run.id, "worker", new_id())
+async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> None:
+    gone = await scene.add_worker()
+    run = await scene.running(worker=gone)
+    await scene.rows.fetch("DELETE FROM [workers] WHERE id = ?", gone)
     assert (await scene.store.reap(scene.worker, 100, 5)).moved == 1
     assert (await scene.info(run.id)).ready
     assert (await scene.store.reap(scene.worker, 100, 5)).moved == 0
@@ -73,14 +74,6 @@ async def test_a_worker_that_leaves_with_runs_in_hand_gives_them_back(scene: Sce
     await scene.store.unregister(leaver)
     info = await scene.info(run.id)
     assert (info.status, info.ready, info.losses, info.worker) == ("queued", True, 0, None)
-
-
-async def test_a_run_that_names_no_worker_at_all_is_left_to_the_reaper(scene: Scene) -> None:
-    gone = await scene.add_worker()
-    run = await scene.running(worker=gone)
-    await scene.rows.fetch("DELETE FROM [workers] WHERE id = ?", gone)
-    await scene.store.reap(scene.worker, 100, 5)
-    assert (await scene.info(run.id)).ready
 
 
 async def test_reaping_is_bounded_and_goes_on_where_it_stopped(scene: Scene) -> None:
@@ -128,23 +121,19 @@ async def test_losses_are_counted_from_the_last_new_record(scene: Scene, run_id:
     assert (await scene.info(run_id)).losses == 2, "an old record does not count again"
 
 
-async def test_a_claim_that_recorded_something_wipes_the_losses_out_when_it_ends(scene: Scene, run_id: str) -> None:
+@pytest.mark.parametrize("given_back", [False, True])
+async def test_a_claim_that_recorded_something_wipes_the_losses_out_when_it_ends(
+    scene: Scene, run_id: str, given_back: bool
+) -> None:
     await scene.lose(run_id)
-    [run] = await scene.claim()
-    await scene.flush(move(run, "queued", delay_ms=0))
-    assert (await scene.info(run_id)).losses == 1
-    [run] = await scene.claim()
-    await scene.flush(step(run, 0), move(run, "queued", delay_ms=0, recorded=True))
-    assert (await scene.info(run_id)).losses == 0
-
-
-async def test_a_run_given_back_after_a_record_has_no_losses_either(scene: Scene, run_id: str) -> None:
-    await scene.lose(run_id)
-    [run] = await scene.claim()
-    again = await scene.again(run)
-    assert again.losses == 1
-    await scene.flush(step(again, 0))
-    assert (await scene.again(again)).losses == 0
+    for records, losses in (([], 1), ([0], 0)):
+        [run] = await scene.claim()
+        await scene.flush(*(step(run, position) for position in records))
+        if given_back:
+            await scene.store.give_back(scene.worker, [(run.id, run.claim)])
+        else:
+            await scene.flush(move(run, "queued", delay_ms=0, recorded=bool(records)))
+        assert (await scene.info(run_id)).losses == losses
 
 
 async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene, run_id: str) -> None:
@@ -346,20 +335,15 @@ async def test_a_suspect_is_taken_only_by_who_knows_its_workflow_and_serves_its_
     assert [run.id for run in await scene.suspect(queues=["other", "vip"])] == [run_id]
 
 
-async def test_a_suspect_brings_its_history(scene: Scene, run: Claimed) -> None:
+async def test_a_suspect_brings_its_history_and_is_none_any_more_if_it_gets_on(scene: Scene, run: Claimed) -> None:
     await scene.flush(step(run, 0, '"kept"'))
     await scene.store.give_back(scene.worker, [(run.id, run.claim)])
     await scene.rows.set(run.id, "losses", 2)
-    [again] = await scene.suspect()
-    assert [record.output for record in again.records] == ['"kept"']
-
-
-async def test_a_suspect_that_gets_on_is_a_suspect_no_more(scene: Scene, run_id: str) -> None:
-    await scene.rows.set(run_id, "losses", 2)
-    [run] = await scene.suspect()
-    await scene.flush(step(run, 0), waiting(run, 0, recorded=True))
+    [suspect] = await scene.suspect()
+    assert [record.output for record in suspect.records] == ['"kept"']
+    await scene.flush(step(suspect, 1), waiting(suspect, 0, recorded=True))
     await scene.store.promote(10)
-    assert [again.id for again in await scene.claim()] == [run_id]
+    assert [again.id for again in await scene.claim()] == [run.id]
 
 
 @pytest.mark.parametrize("losses", [0, 2])
