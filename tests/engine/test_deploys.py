@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, DagContext, InvalidState, RetryLater, Run, Settings, Stepfast
+from stepfast import Backoff, Context, DagContext, RetryLater, Run, Settings, Stepfast
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import Calls, Gate, drained, eventually, finished, make_due
@@ -443,18 +443,6 @@ async def test_a_dead_letter_can_be_cancelled_and_is_undone(make_app: MakeApp, c
         ("cancelled", "cancelled"),
     ]
     assert calls == {"undo": 1}
-
-
-async def test_a_run_that_failed_by_its_own_code_is_not_cancelled_any_more(make_app: MakeApp) -> None:
-    app = make_app(settings=SETTINGS)
-
-    @app.task(max_attempts=1)
-    async def divide() -> float:
-        return 1 / 0
-
-    run = await drained(app, divide)
-    with pytest.raises(InvalidState):
-        await run.cancel()
 
 
 async def test_a_dag_run_that_failed_by_changed_code_can_be_cancelled_and_is_undone(
