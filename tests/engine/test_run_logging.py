@@ -38,7 +38,11 @@ async def declined(card: str) -> None:
 
 async def logged(caplog: pytest.LogCaptureFixture, app: Stepfast) -> list[logging.LogRecord]:
     """A run whose step fails for good, and what was logged of it."""
-    checkout = calling(app, lambda ctx: ctx.step("charge", declined, PAYLOAD), name="checkout", max_attempts=1)
+
+    @app.workflow(max_attempts=1)
+    async def checkout(ctx: Context) -> None:
+        await ctx.step("charge", declined, PAYLOAD)
+
     async with app:
         with caplog.at_level(logging.INFO, "stepfast"):
             run = await drained(app, checkout)
