@@ -27,6 +27,7 @@ HEIGHT = {
     "testing": 8,
     "cli": 7,
     "console": 7,
+    "web": 7,
     "diagrams": 6,
     "monitoring": 6,
     "app": 5,
@@ -61,6 +62,7 @@ ROOM = {
     "schedules": "app",
     "starts": "app",
     "stats": "app",
+    "streams": "app",
     "sync": "app",
     "__main__": "cli",
 }

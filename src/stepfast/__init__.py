@@ -9,6 +9,7 @@ from .engine.context import Context
 from .engine.dag import Dag, DagContext, DagSyncContext
 from .engine.host import cancelled
 from .engine.step import StepCall, step
+from .engine.streams import Stream, stream
 from .engine.sync_context import SyncContext
 from .engine.workflow import Workflow
 from .errors import (
@@ -43,6 +44,7 @@ from .errors import (
     StepFailed,
     StepfastError,
     StepTimeout,
+    StreamFull,
     UnknownOption,
     UnknownWorkflow,
     WaitTimeout,
@@ -57,6 +59,7 @@ from .run import Run
 from .schedules import ScheduleInfo
 from .settings import Settings
 from .stats import Stats
+from .streams import StreamItem
 
 __version__ = "0.1.0"
 
@@ -117,6 +120,9 @@ __all__ = [
     "StepTimeout",
     "Stepfast",
     "StepfastError",
+    "Stream",
+    "StreamFull",
+    "StreamItem",
     "SyncContext",
     "UnknownOption",
     "UnknownWorkflow",
@@ -126,4 +132,5 @@ __all__ = [
     "__version__",
     "cancelled",
     "step",
+    "stream",
 ]

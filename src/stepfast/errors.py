@@ -304,6 +304,10 @@ class CompensationFailed(StepfastError):
     """The undo of a completed step failed for good. The message names each, and what had ended the run."""
 
 
+class StreamFull(NonRetryableError):
+    """A stream has no room for an item, or the item is too large. The message names the setting."""
+
+
 class ContextMisuse(StepfastError):
     """A context was used in a way that could not be replayed: the message says how to write it instead."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from . import results
+from . import results, streams
 from .engine.concurrency import winners_of
 from .engine.history import PATCH
 from .engine.invocation import refuse_in_workflow
@@ -44,8 +44,8 @@ from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.events import SignalSent
 from .model.graph import Graph, StoredGraph, read_graph
 from .model.ids import new_id
-from .model.names import OWN_KEYS, check_signal
-from .model.payload import Payloads
+from .model.names import OWN_KEYS, check_name, check_signal
+from .model.payload import Payloads, check_type
 from .model.records import Answer, Mail, RunShape, StepRecord
 from .model.retention import needed_by
 from .model.rows import NO_CALL, ActivityRow, DagStepRow, Outcome, RunRow
@@ -53,6 +53,7 @@ from .model.status import WORKFLOW
 from .model.transitions.operator import NewTime, why_not
 from .replay import export_run
 from .starts import Plan
+from .streams import StreamItem
 
 if TYPE_CHECKING:
     from .runtime import Connected
@@ -220,6 +221,22 @@ class Run(Generic[O]):
             return self._payloads.plain(*found, f"the value of {key!r}")
         await self._row()
         return default
+
+    async def stream(
+        self, name: str, *, after: str | None = None, type: Any = Any, timeout: Seconds | None = None
+    ) -> AsyncGenerator[StreamItem[Any], None]:
+        """The items of a stream, while the run works and after: ``async for item in run.stream("tokens")``. It begins
+        ``after`` an offset, or at the first item, follows a run that goes on as another, and ends with the stream or
+        the run. ``timeout``: seconds without an item after which TimeoutError is raised."""
+        check_name(name, "the name of a stream", self._payloads.settings.max_name)
+        check_type(type, f"an item of stream {name!r}")
+        limit = None if timeout is None else seconds(timeout, "the timeout of a stream")
+        async for item in streams.read(await self._connect(), self._payloads, self.id, name, after, type, limit):
+            yield item
+
+    async def streams(self) -> list[str]:
+        """The names of the run's streams."""
+        return await streams.names((await self._connect()).store, self.id)
 
     async def values(self) -> dict[str, Any]:
         """Everything that the run has set by ``ctx.set``."""

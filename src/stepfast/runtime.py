@@ -29,6 +29,7 @@ from .settings import Settings
 from .starts import Bounds, Starter
 from .store import Store
 from .store.answers import MissingRight
+from .streams import StreamPoller
 from .worker.db_retry import patiently
 from .worker.notifier import Switchboard
 from .worker.remote_dispatcher import TransportHandle
@@ -71,6 +72,7 @@ class Connected:
         self.switchboard = Switchboard(store, logger, clock)
         self.starter = Starter(store, settings, logger, self.switchboard, clock, observers)
         self.watcher = Watcher(store, settings, logger, self.switchboard, clock)
+        self.streams = StreamPoller(store, settings, logger, self.switchboard, clock)
         self.no_worker = NoWorkerWarning(store, logger, clock)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
@@ -145,6 +147,7 @@ class Connected:
             await self._leave_guests()
             await asyncio.gather(*(worker.stop() for worker in list(self.workers) if worker.at_work))
             self.watcher.drop()
+            self.streams.drop()
             await self.switchboard.send_all(_PATIENCE)
             if self._storing:
                 await self._clock.wait(self._storing, _PATIENCE)
@@ -169,6 +172,7 @@ class Connected:
             *self.switchboard.drop(),
             *self.bounds.drop(),
             *self.watcher.drop(),
+            *self.streams.drop(),
         ]
         for task in tasks:
             task.cancel()

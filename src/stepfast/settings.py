@@ -145,6 +145,13 @@ class Settings:
     max_signals: int = 10_000
     """Signals that a run keeps without having taken them. The next one is refused, because the run does not wait for
     what is sent."""
+    max_stream_item: int = 256 * 1024
+    """Bytes of one item of a stream. A larger one is refused: it belongs in object storage, and its address in the
+    stream."""
+    max_stream_items: int = 100_000
+    """Items that one stream of a run takes: the tokens of a long conversation. The next one is refused."""
+    max_stream_bytes: int = 64 * 1024 * 1024
+    """Bytes that the items of one stream may have together."""
     mail_bytes: int = 8 * 1024 * 1024
     """About how many bytes one read of a mailbox brings at most; the rest comes with the next."""
     max_name: int = 200

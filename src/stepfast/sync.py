@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
@@ -18,6 +18,7 @@ from .engine.options import StartKeywords, StartManyKeywords, shows_options
 from .engine.workflow import Workflow
 from .errors import AppClosed, ContextMisuse
 from .run import Run
+from .streams import StreamItem
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
@@ -254,6 +255,7 @@ class SyncRun(Generic[C]):
     steps = _of_run(Run.steps)
     activity = _of_run(Run.activity)
     export = _of_run(Run.export)
+    streams = _of_run(Run.streams)
     get = _of_run(Run.get)
     values = _of_run(Run.values)
     signal = _of_run(Run.signal)
@@ -270,3 +272,18 @@ class SyncRun(Generic[C]):
     def retry(self, *, from_start: bool = False) -> SyncRun[C]:
         """Queue the run again, or start a new one like it."""
         return SyncRun(self._app.call(self._run.retry(from_start=from_start)), self._app)
+
+    def stream(
+        self, name: str, *, after: str | None = None, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> Iterator[StreamItem[Any]]:
+        """The items of a stream, while the run works and after: ``for item in run.stream("tokens")``."""
+        items, end = self._run.stream(name, after=after, type=type, timeout=timeout), object()
+
+        async def following() -> Any:
+            return await anext(items, end)
+
+        try:
+            while (item := self._app.call(following())) is not end:
+                yield item
+        finally:
+            self._app.call(items.aclose())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -368,3 +369,24 @@ def test_which_inputs_and_errors_a_table_shows(
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
     show.write_runs([a_run(**changes) for changes in runs])
     assert [row[9:][: len(cells)] for row, cells in zip(shown, rows, strict=True)] == rows
+
+
+# -- streams
+
+
+def test_a_stream_is_printed(stepfast: Verbs, shop: Shop) -> None:
+    shop.write(
+        "talk.py",
+        "import os\nfrom stepfast import Context, Stepfast\napp = Stepfast()\n"
+        "@app.workflow\nasync def talk(ctx: Context) -> None:\n"
+        "    out = ctx.stream('tokens')\n    out.send('a')\n    out.send({'b': 1})\n    ctx.stream('log').send(0)\n",
+    )
+    run = shop.start("talk", module="talk")
+    shop.drain(module="talk")
+    assert stepfast("stream", run).stdout == "log\ntokens\n"
+    assert stepfast("stream", run, "tokens", "--follow").stdout == '"a"\n{"b":1}\n'
+    first = json.loads(stepfast("stream", run, "tokens", "--json").stdout.splitlines()[0])
+    assert first["value"] == "a" and not first["restarted"] and first["attempt"] == 1
+    assert stepfast("stream", run, "tokens", "-f", "--after", first["offset"]).stdout == '{"b":1}\n'
+    assert stepfast("stream", run, "tokens", "--after", "7", code=2).stdout == ""
+    assert stepfast("stream", NOBODY, "tokens", code=3).stdout == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import traceback
@@ -21,6 +22,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import WorkerInfo
 from stepfast.monitoring.doctor import examine
 from stepfast.monitoring.explain import explain
+from stepfast.run import Run
 from stepfast.store.answers import AuditEntry
 from stepfast.worker.worker import Worker
 from tests.console.conftest import JSON, TOKEN, browse
@@ -71,6 +73,7 @@ def declare(app: Stepfast) -> None:
     async def long(ctx: Context, number: int) -> Any:
         await ctx.step(pack, "box")
         await ctx.set("at", {"n": number})
+        ctx.stream("log").send({"n": number})
         await ctx.options(retries=1).step("flaky", flaky)
         await ctx.sleep(0.001)
         child = await ctx.start("plain", number)
@@ -179,8 +182,16 @@ async def read_run(app: Stepfast, run_id: str, odd: Oddity, faults: Faults) -> N
     steps = await faults.reads(f"steps of {odd}", run.steps)
     calls = await faults.reads(f"activity of {odd}", run.activity)
     await faults.reads(f"values of {odd}", run.values)
+    for name in await faults.reads(f"streams of {odd}", run.streams) or ():
+        await faults.reads(f"stream of {odd}", lambda: read_stream(run, name))  # noqa: B023
     if info is not None and steps is not None:
         await faults.reads(f"why of {odd}", lambda: explain(app, info, steps, calls or [], []))
+
+
+async def read_stream(run: Run[Any], name: str) -> None:
+    with contextlib.suppress(TimeoutError):
+        async for _ in run.stream(name, timeout=0.05):
+            pass
 
 
 VIEWS = ("runs_readable", "steps_readable", "activity_readable", "workers_readable", "sleeps", "activity")

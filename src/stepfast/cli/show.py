@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.cells import cell_len
 
@@ -49,6 +51,30 @@ _NARROWEST, _WIDEST = 12, 60
 """Characters of an input that are shown at least and at most."""
 _ERROR = 200
 _LEAST_ERROR = 40
+_LAST_ITEM = 0.5
+"""Seconds without an item after which all that are stored have been read."""
+
+
+async def stream(
+    session: Session,
+    run: RunArgument,
+    name: Annotated[str | None, typer.Argument(help="The stream; without it the names of the run's streams.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the stream or the run ends.")] = False,
+    after: Annotated[str | None, option("--after", help="Begin after the item with this offset.")] = None,
+) -> None:
+    """Print the items of a stream, one JSON value a line; with --json their offsets too."""
+    async with session.reading() as app:
+        found = await find_run(app, run)
+        if name is None:
+            names = await found.streams()
+            write_json(names) if session.json else print(*names, sep="\n")
+            return
+        limit = None if follow else _LAST_ITEM
+        with contextlib.suppress(*(() if follow else (TimeoutError,))):
+            async for item in found.stream(name, after=after, timeout=limit):
+                shown = {"offset": item.offset, "value": item.value, "attempt": item.attempt,
+                         "restarted": item.restarted, "sent_at": item.sent_at}  # fmt: skip
+                print(msgspec.json.encode(shown if session.json else item.value).decode(), flush=True)
 
 
 def write_runs(runs: Sequence[RunInfo]) -> None:

@@ -40,6 +40,7 @@ from .options import ChildKeywords, RemoteKeywords, RemoteOptions, StepKeywords,
 from .remote_step import RemoteCall, remote_order
 from .signals import SignalCall
 from .step import NO_OPTIONS, StepCall, StepFunction, StepOptions, Work, step_options
+from .streams import Stream, open_stream
 from .timers import CheckPace, SleepCall, UntilCall
 from .transaction import TransactionCall
 from .workflow import Workflow
@@ -144,6 +145,13 @@ class ContextBase:
                 )
             )
         return _NOTED
+
+    def stream(self, name: str) -> Stream:
+        """A stream of this run, for readers outside: ``ctx.stream("thoughts").send(value)``. An item leaves with the
+        next commit. One sent by the workflow is sent once, also when it is replayed; one sent in a step again with each
+        try."""
+        self._refuse_options("ctx.stream")
+        return open_stream(self._execution, self._cursor, name)
 
     def _draw(self) -> bytes:
         """Random bytes that are alike whenever the code comes to the same address. Only who knows the secret of the run

@@ -19,6 +19,7 @@ from .call import DurableCall, UnplacedCall
 from .history import UNDO, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
 from .step import STEP
+from .streams import RunStreams
 from .waits import RunMailbox, Waits
 from .workflow import Workflow
 
@@ -76,6 +77,8 @@ class Execution:
     """That entry, where there are observers: they hear of it when the run has left."""
     left_told = False
     """Whether observers have heard how this claim ended."""
+    own_streams: RunStreams | None = None
+    """What it sends to streams, if it ever asked for one."""
     _trail: AttemptHistory | None = None
     _inbox: RunMailbox | None = None
     _waits: Waits | None = None
@@ -149,6 +152,13 @@ class Execution:
     def graph(self) -> Graph | None:
         """The graph that it follows, as far as it is known here."""
         return None if self.view is None else self.view.graph
+
+    @property
+    def streams(self) -> RunStreams:
+        """What it sends to streams, made when first needed."""
+        if self.own_streams is None:
+            self.own_streams = RunStreams(self)
+        return self.own_streams
 
     @property
     def inbox(self) -> RunMailbox:

@@ -302,6 +302,8 @@ class StepCall(DurableCall[T]):
                     if observers is not None and observers.step_called:
                         observers.step_begins(self)
                     result = await self._call()
+                    if execution.own_streams is not None:
+                        await execution.own_streams.settle()
                 except BaseException as error:
                     if observers is not None:
                         observers.step_raised(self, self._began, error)
@@ -370,6 +372,11 @@ class StepCall(DurableCall[T]):
         if tries.due_at > self._execution.database_now():
             await self._execution.waits.until(tries.due_at, status.WAITING_RETRY)
         return tries.failures
+
+    @property
+    def number_of_try(self) -> int:
+        """Which try of the step is under way, from 1."""
+        return self._calls
 
     @property
     def execution(self) -> Execution:

@@ -261,6 +261,38 @@ class StepRunning(Struct, gc=False):
     format: int = FORMAT
 
 
+class StreamItem(NamedTuple):
+    """An item of a stream; without a value it is the end of the stream."""
+
+    owner: str
+    """The run whose stream it is."""
+    stream: str
+    source: str
+    """What sends: a branch of the workflow, or a step."""
+    claim: int | None
+    """Of a step: the claim under which it is called. None: an item of workflow code, sent once in the life of a run."""
+    number: int
+    """Its number among those of its source, from 0; of a step, among those of its try."""
+    attempt: int
+    value: str | None
+    format: int
+
+
+class StreamItems(Struct, gc=False):
+    """Journal entry: items of streams, in the order in which they were sent. It takes more until it leaves."""
+
+    run_id: str
+    claim: int
+    most_items: int
+    """Items that a stream takes."""
+    most_bytes: int
+    """Bytes that they may have together."""
+    items: list[StreamItem] = field(default_factory=list)
+    size: int = 0
+    left: bool = False
+    """Whether it is part of a batch, and takes no more items."""
+
+
 class Transition(Struct, gc=False):
     """Journal entry: the run leaves this worker, for good or for a while.
 
@@ -305,7 +337,7 @@ class Transition(Struct, gc=False):
     """What observers leave for whoever takes the run next."""
 
 
-Entry = StepDone | StepWith | FailedTry | StepRunning | ValueSet | Transition
+Entry = StepDone | StepWith | FailedTry | StepRunning | ValueSet | StreamItems | Transition
 
 
 class Mail(Struct, gc=False):
@@ -472,7 +504,7 @@ class Tally:
 
 NO_DOUBTS: Mapping[str, HasRecordCount] = MappingProxyType({})
 
-E = TypeVar("E", StepDone, StepWith, FailedTry, StepRunning, ValueSet, Transition)
+E = TypeVar("E", StepDone, StepWith, FailedTry, StepRunning, ValueSet, StreamItems, Transition)
 
 
 class Batch(Struct, gc=False):
@@ -484,6 +516,7 @@ class Batch(Struct, gc=False):
     transitions: list[Transition] = field(default_factory=list)
     joint: list[StepWith] = field(default_factory=list)
     values: list[ValueSet] = field(default_factory=list)
+    streams: list[StreamItems] = field(default_factory=list)
     claims: dict[str, int] = field(default_factory=dict)
     """The claim number each run in the batch is fenced on: one per run."""
     unverified: Mapping[str, HasRecordCount] = NO_DOUBTS
@@ -502,12 +535,17 @@ class Batch(Struct, gc=False):
             self.joint.append(entry)
         elif isinstance(entry, ValueSet):
             self.values.append(entry)
+        elif isinstance(entry, StreamItems):
+            entry.left = True
+            self.streams.append(entry)
         else:
             self.running.append(entry)
 
     def entries(self) -> Iterator[Entry]:
         """All entries of the batch, of whatever kind."""
-        return itertools.chain(self.steps, self.tries, self.running, self.transitions, self.joint, self.values)
+        return itertools.chain(
+            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams
+        )
 
     def part(self, belongs: Callable[[Entry], bool]) -> Batch:
         """The entries that belong to a part of the batch, as a batch of their own."""
@@ -522,6 +560,7 @@ class Batch(Struct, gc=False):
             kept(self.transitions),
             kept(self.joint),
             kept(self.values),
+            kept(self.streams),
             unverified=self.unverified,
         )
         part.claims = {entry.run_id: entry.claim for entry in part.entries()}
@@ -529,7 +568,8 @@ class Batch(Struct, gc=False):
 
     def clear(self) -> None:
         """Take everything out of the batch."""
-        for part in (self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.claims):
+        self.claims.clear()
+        for part in (self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams):
             part.clear()
 
 
@@ -554,6 +594,8 @@ class FlushAnswer(Struct, gc=False):
     """Whether steps that other workers hold are to end, because their dag run begins to fail."""
     vanished: set[str] = field(default_factory=set)
     """Those of the lost of which less is stored than was believed, though they name this worker still."""
+    full: set[tuple[str, str]] = field(default_factory=set)
+    """Streams that had no room for an item, by the run that sent it."""
     earlier: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """Addresses of steps (run, branch, position), and when they were recorded, if that was by an earlier flush, whose
     reply was lost."""
@@ -578,5 +620,6 @@ class FlushAnswer(Struct, gc=False):
             self.lanes | other.lanes,
             self.asked_elsewhere or other.asked_elsewhere,
             self.vanished | other.vanished,
+            self.full | other.full,
             self.earlier | other.earlier,
         )

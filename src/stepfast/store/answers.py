@@ -259,7 +259,29 @@ class Wakeups(NamedTuple):
     lanes: frozenset[Lane]
     ended: bool
     anything: bool = False
-    """Something may have changed, nobody knows what."""
+    """Anything may have changed."""
+    streams: bool = False
+    """Whether items of streams were committed."""
+
+
+class StreamRow(NamedTuple):
+    """An item of a stream; without a value it is the end of the stream."""
+
+    number: int
+    attempt: int
+    restarted: bool
+    value: str | None
+    format: int
+    sent_at: int
+
+
+class StreamEnd(NamedTuple):
+    """What is to come of a run's streams."""
+
+    over: bool
+    """Whether the run has ended."""
+    continuation: str | None
+    """The run that it goes on as."""
 
 
 class MissingRight(ConfigurationError):

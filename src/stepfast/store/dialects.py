@@ -47,7 +47,8 @@ TABLES = frozenset(
     {
         "meta", "definitions", "workers", "past_workers", "known_workers", "runs", "run_tags", "claims", "steps",
         "tries", "progress", "mailbox", "run_values", "sleeps", "activity", "queues", "queue_starts", "schedules",
-        "remote_steps", "audit", "dags_shown", "runs_readable", "claims_readable", "steps_readable",
+        "remote_steps", "audit", "dags_shown", "streams", "stream_sources", "stream_items",
+        "runs_readable", "claims_readable", "steps_readable",
         "activity_readable", "progress_readable", "values_readable", "workers_readable", "schedules_readable",
         "audit_readable",
     }
@@ -275,7 +276,7 @@ class Sqlite(Dialect):
     }  # fmt: skip
     storage: ClassVar[dict[str, str]] = dict.fromkeys(
         ("past_workers", "run_tags", "claims", "steps", "tries", "progress", "mailbox", "run_values", "remote_steps",
-         "queues", "queue_starts", "audit"),
+         "queues", "queue_starts", "audit", "streams", "stream_sources", "stream_items"),
         "WITHOUT ROWID",
     )  # fmt: skip
 

@@ -53,6 +53,8 @@ from .answers import (
     Reaping,
     RunCount,
     Sample,
+    StreamEnd,
+    StreamRow,
     Took,
 )
 from .dag_status import Shown, page, show
@@ -163,6 +165,26 @@ class Queries:
     async def unread(self, run_id: str, limit: int = 20) -> list[tuple[str, int]]:
         """Names of signals that a run has not taken yet, the oldest first, and how many of each."""
         return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
+
+    async def stream_names(self, run_id: str) -> list[str]:
+        """The names of the streams of a run."""
+        return [row[0] for row in await self._fetch("streams", run_id)]
+
+    async def stream_counts(self, run_id: str, name: str) -> dict[str, int]:
+        """How many items the branches of a workflow have sent to a stream."""
+        return {row[0]: row[1] for row in await self._fetch("stream_counts", run_id, name)}
+
+    async def stream_pages(self, places: Sequence[tuple[str, str, int, int]]) -> dict[tuple[str, str], list[StreamRow]]:
+        """The items of streams (run, name) between two numbers."""
+        found: dict[tuple[str, str], list[StreamRow]] = {}
+        for row in await self._fetch("stream_pages", Rows(places)):
+            found.setdefault((row[0], row[1]), []).append(StreamRow(*row[2:]))
+        return found
+
+    async def stream_ends(self, run_ids: Sequence[str]) -> dict[str, StreamEnd]:
+        """Of those runs that are there: whether they have ended, and as what they went on."""
+        rows = await self._fetch("stream_ends", list(run_ids))
+        return {row[0]: StreamEnd(bool(row[1]), row[2] and str(row[2])) for row in rows}
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""

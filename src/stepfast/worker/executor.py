@@ -437,6 +437,12 @@ class Executor:
             if execution.active and execution.closed is None:
                 execution.list_running(now, self._running_after)
 
+    def stream_full(self, run_id: str, stream: str) -> None:
+        """A stream of a run has no room for what was sent to it."""
+        execution = self.slots.find(run_id)
+        if execution is not None:
+            execution.streams.full.add(stream)
+
     # -- what operators ask ----------------------------------------------------------------------------------------
 
     def ask(self, run_id: str, what: str, claim: int | None = None) -> None:

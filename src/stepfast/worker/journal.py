@@ -22,6 +22,7 @@ from ..model.records import (
     StepDone,
     StepRunning,
     StepWith,
+    StreamItems,
     Transition,
     ValueSet,
 )
@@ -357,6 +358,8 @@ class Journal:
             refused = answer.lost | answer.busy | answer.barred
             joint = [entry for entry in batch.joint if entry.run_id not in refused]
             self._runtime.joined(joint, answer)
+        if batch.streams:
+            self._runtime.streamed(answer)
         if self._met_locked:
             for run_id in batch.claims.keys() - answer.busy:
                 self._met_locked.pop(run_id, None)
@@ -432,4 +435,6 @@ def _size(entry: Entry) -> int:
         return len(entry.step.output or "") + sent
     if isinstance(entry, ValueSet):
         return len(entry.value)
+    if isinstance(entry, StreamItems):
+        return entry.size
     return len(entry.error or "")

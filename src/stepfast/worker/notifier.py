@@ -18,6 +18,7 @@ from ..store import Store
 from ..store.answers import Wakeups
 
 Listener = Callable[[Wakeups], None]
+_STREAMED = Wakeups(frozenset(), False, streams=True)
 
 
 def started_lanes(runs: Iterable[NewRun]) -> tuple[set[Lane], bool]:
@@ -39,6 +40,7 @@ class Switchboard:
         self._lanes: set[Lane] = set()
         self._ended = False
         self._look = False
+        self._streams = False
         self._sender: asyncio.Task[None] | None = None
         self._ear: asyncio.Task[None] | None = None
         self._over = False
@@ -97,6 +99,12 @@ class Switchboard:
             self._heard(Wakeups(frozenset(), True))
         self._send_soon()
 
+    def streamed(self) -> None:
+        """Items of streams were committed."""
+        self._streams = True
+        self._heard(_STREAMED)
+        self._send_soon()
+
     def bulk_applied(self, outcome: BatchOutcome) -> None:
         """Wake what a batch of a bulk action concerns."""
         if outcome.lanes:
@@ -125,9 +133,9 @@ class Switchboard:
             self._sender = asyncio.create_task(self._send(), name="stepfast-notify")
 
     async def _send(self) -> None:
-        while self._lanes or self._ended or self._look:
-            wakeups = Wakeups(frozenset(self._lanes), self._ended, self._look)
-            self._lanes, self._ended, self._look = set(), False, False
+        while self._lanes or self._ended or self._look or self._streams:
+            wakeups = Wakeups(frozenset(self._lanes), self._ended, self._look, self._streams)
+            self._lanes, self._ended, self._look, self._streams = set(), False, False, False
             try:
                 await self._store.notify(wakeups)
             except StepfastError as error:

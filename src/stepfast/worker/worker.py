@@ -301,6 +301,12 @@ class WorkerRuntime:
         if answer.asked_elsewhere:
             self._switchboard.tick_everywhere()
 
+    def streamed(self, answer: FlushAnswer) -> None:
+        """Items of streams are committed, but for those that had no room."""
+        self._switchboard.streamed()
+        for run_id, stream in answer.full:
+            self.executor.stream_full(run_id, stream)
+
     def flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None:
         """Runs were refused, or something is asked of them."""
         for run_id, claim in lost.items():

@@ -17,6 +17,7 @@ from ...model.status import ASK_CANCEL, REASON_CANCELLED
 from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_dag, settled_at
 from ...model.transitions.finish import gone_with, leave
 from ...model.transitions.operator import NO_TRACES, end_open_step, pause
+from . import streams
 from .base import COMMIT, Flow, Rows, Start, ask, change, forget_steps, found, lock_free, put, read, traces_of
 from .remote_steps import send_out
 
@@ -47,7 +48,7 @@ def record(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     rows = step_rows(batch, answer.now_ms)
     if (yield from put("record_steps", rows)) < len(rows):
         yield from find_earlier(steps_of(batch), answer)
-    yield from record_beside(batch, answer.now_ms)
+    yield from record_beside(batch, answer)
 
 
 def find_earlier(steps: Sequence[StepDone], answer: FlushAnswer) -> Flow[None]:
@@ -59,12 +60,15 @@ def find_earlier(steps: Sequence[StepDone], answer: FlushAnswer) -> Flow[None]:
     answer.earlier = {(row[0], row[1], row[2]): row[3] for row in rows if row[3] != answer.now_ms}
 
 
-def record_beside(batch: Batch, now: int) -> Flow[None]:
+def record_beside(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     """What goes with the recorded steps, and what is recorded beside them."""
+    now = answer.now_ms
     yield from _join(batch.joint)
     yield from send_out(batch.joint, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
     yield from put("record_progress", [_running_row(entry, now) for entry in _latest(batch.running)])
+    if batch.streams:
+        answer.full |= yield from streams.append(batch.streams, now)
     latest = {(v.run_id, v.key): v for v in batch.values}
     yield from put("set_values", [(v.run_id, v.key, v.value, v.format, now) for v in latest.values()])
 

@@ -74,7 +74,7 @@ class Driver:
 
     async def _answer(self, connection: Any, request: Request) -> Any:
         if isinstance(request, Ask):
-            return await connection.fetch(self._sql[request.name], *_columns(request.arguments))
+            return await connection.fetch(self._sql[request.name], *as_columns(request.arguments))
         if isinstance(request, Put):
             columns = map(list, zip(*request.rows, strict=True))
             tag = await connection.execute(self._sql[request.name], *columns)
@@ -89,7 +89,7 @@ class Driver:
         return None
 
 
-def _columns(arguments: Sequence[Any]) -> Iterator[Any]:
+def as_columns(arguments: Sequence[Any]) -> Iterator[Any]:
     """Rows of values as columns; anything else as it is."""
     for argument in arguments:
         if isinstance(argument, Rows):

@@ -111,7 +111,7 @@ class Flusher:
 
 def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
     """Whether everything has the shape that one short statement writes."""
-    if batch.tries or batch.running or batch.joint or batch.values:
+    if batch.tries or batch.running or batch.joint or batch.values or batch.streams:
         return False
     if not all(t.status == status.COMPLETED and t.successor is None and t.settled is None for t in batch.transitions):
         return False

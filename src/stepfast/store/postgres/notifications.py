@@ -50,7 +50,7 @@ class Doorbell:
         self._heard = heard
         self._news, self._looks = Bucket(500, 250), Bucket(100, 50)
         self._lanes: set[Lane] = set()
-        self._ended = self._look = False
+        self._ended = self._look = self._streams = False
         self._timer: asyncio.TimerHandle | None = None
 
     def ring(self, wakeups: Wakeups) -> None:
@@ -58,6 +58,7 @@ class Doorbell:
         self._lanes |= wakeups.lanes
         self._ended |= wakeups.ended
         self._look |= wakeups.anything
+        self._streams |= wakeups.streams
         if len(self._lanes) > _MOST_IN_A_BUNDLE:
             self._lanes, self._look = set(), True
         if self._timer is None:
@@ -69,8 +70,8 @@ class Doorbell:
         if wait > 0:
             self._timer = asyncio.get_running_loop().call_later(wait, self._pass_on)
             return
-        wakeups = Wakeups(frozenset(self._lanes), self._ended, self._look)
-        self._lanes, self._ended, self._look = set(), False, False
+        wakeups = Wakeups(frozenset(self._lanes), self._ended, self._look, self._streams)
+        self._lanes, self._ended, self._look, self._streams = set(), False, False, False
         self._heard(wakeups)
 
     def close(self) -> None:
@@ -82,7 +83,7 @@ class Doorbell:
 
 _LIMIT = 7900
 """Postgres takes payloads below 8000 bytes."""
-_LOOK = Wakeups(frozenset(), True, True)
+_LOOK = Wakeups(frozenset(), True, True, True)
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]+$")]
 Number = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -95,6 +96,7 @@ class Message(msgspec.Struct):
     lanes: list[tuple[Name, Name, Number]] = []
     ended: bool = False
     look: bool = False
+    streams: bool = False
     probe: str | None = None
 
 
@@ -110,6 +112,7 @@ def encode_wakeups(wakeups: Wakeups, sender: str) -> str:
         [(lane.queue, lane.workflow, lane.priority) for lane in sorted(wakeups.lanes)],
         wakeups.ended,
         wakeups.anything,
+        wakeups.streams,
     )
     text = msgspec.json.encode(message).decode()
     return text if len(text.encode()) < _LIMIT else "look"
@@ -200,7 +203,11 @@ class Listener:
                 if (probe := self._arrived.get(message.probe)) is not None:
                     probe.set()
             elif message.sender != self.me:
-                heard(Wakeups(frozenset(Lane(*lane) for lane in message.lanes), message.ended, message.look))
+                heard(
+                    Wakeups(
+                        frozenset(Lane(*lane) for lane in message.lanes), message.ended, message.look, message.streams
+                    )
+                )
         except Exception:
             logger.exception("a wake-up could not be passed on")
 

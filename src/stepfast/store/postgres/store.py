@@ -49,7 +49,7 @@ from .caller_connections import Callers
 from .claims import Claims, LimitedClaims
 from .connections import DUTIES, Connector, Continuity, KeptConnection, connect_error, know_arrays, qualify
 from .ctx_transaction import Transactions
-from .driver import Driver
+from .driver import Driver, as_columns
 from .errors import translate
 from .flush import Flusher
 from .notifications import Listener, encode_wakeups
@@ -497,7 +497,7 @@ class PostgresStore(Store):
     # -- plumbing ----------------------------------------------------------------------------------------------
 
     async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
-        rows: list[Any] = await self._with_connection(lambda c: c.fetch(self._sql[name], *arguments))
+        rows: list[Any] = await self._with_connection(lambda c: c.fetch(self._sql[name], *as_columns(arguments)))
         return rows
 
     async def _fetch_of_dags(self, name: str, *arguments: Any) -> list[Any]:

@@ -54,8 +54,8 @@ def _flush_short(
         drive(database, sql, bar(batch, answer))
     if batch.steps or batch.joint:
         batch = _record_steps(database, sql, batch, answer)
-    if batch.joint or batch.tries or batch.running or batch.values:
-        drive(database, sql, record_beside(batch, answer.now_ms))
+    if batch.joint or batch.tries or batch.running or batch.values or batch.streams:
+        drive(database, sql, record_beside(batch, answer))
     if moves := batch.transitions:
         execute_wide(database, sql["complete"], [(m.run_id, m.output, m.format, answer.now_ms) for m in moves])
         drive(database, sql, tell(moves, answer))

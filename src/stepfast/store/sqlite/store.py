@@ -59,7 +59,7 @@ from .schema import Schema
 from .starts import start, start_bounded
 from .writer import ConnectionThread, Reader, Work, Writer
 
-LOOK = Wakeups(frozenset(), True, True)
+LOOK = Wakeups(frozenset(), True, True, True)
 """Something may have changed: look. SQLite does not say what."""
 
 

@@ -93,7 +93,10 @@
 --
 -- DEFINITIONS are what the database knows of the code; a start without the code is checked against them. WORKERS are the
 -- processes that live, each with one heartbeat for all runs it holds. The AUDIT has what operators did in the console.
--- RUN_VALUES are what a run lets others read while it is under way. `trace` is what observers send along with a run, a
+-- RUN_VALUES are what a run lets others read while it is under way. STREAMS are what its code sends while it works, one
+-- row of `stream_items` for each item, numbered when it is committed, under the lock of the row of its stream.
+-- `stream_sources` counts what each branch and step has sent: an item that is there already, because a reply was lost or
+-- the code is executed again, is not stored twice, and the first item of a later try of a step is marked. `trace` is what observers send along with a run, a
 -- signal or a remote step: JSON, an object of short texts. Null without observers.
 --
 -- LOCKS. Rows of `runs` are locked in the order of ids. Claims, flushes and sweeps skip locked rows; operators, signals
@@ -326,6 +329,36 @@ CREATE TABLE {run_values} (
     format     smallint NOT NULL,
     updated_at bigint NOT NULL,
     PRIMARY KEY (run_id, key)
+);
+
+CREATE TABLE {streams} (
+    run_id uuid NOT NULL,
+    name   varchar(200) NOT NULL,
+    items  integer NOT NULL,              -- how many it has: the number of the last
+    size   bigint NOT NULL,               -- bytes of all values
+    PRIMARY KEY (run_id, name)
+);
+
+CREATE TABLE {stream_sources} (
+    run_id  uuid NOT NULL,
+    name    varchar(200) NOT NULL,
+    source  varchar(500) NOT NULL,        -- a branch of the workflow, or a step
+    claim   integer,                      -- of a step: the claim under which it was called last
+    attempt integer NOT NULL,             -- and the try
+    items   integer NOT NULL,             -- items of it: of a step, of its last try
+    PRIMARY KEY (run_id, name, source)
+);
+
+CREATE TABLE {stream_items} (
+    run_id    uuid NOT NULL,
+    name      varchar(200) NOT NULL,
+    number    integer NOT NULL,           -- from 1, without gaps
+    attempt   integer NOT NULL,           -- the try of the step that sent it
+    restarted boolean NOT NULL,           -- the first item of a try that follows another
+    value     text,                       -- null: the end of the stream
+    format    smallint NOT NULL,
+    sent_at   bigint NOT NULL,
+    PRIMARY KEY (run_id, name, number)
 );
 
 CREATE TABLE {remote_steps} (

@@ -37,6 +37,13 @@ ALTER TABLE {schema}.progress ADD CONSTRAINT progress_in_range CHECK (
     AND position BETWEEN -2000000000 AND 2000000000);
 ALTER TABLE {schema}.mailbox ADD CONSTRAINT mailbox_in_range CHECK (
     sent_at BETWEEN -62135596800000 AND 253402300799999);
+ALTER TABLE {schema}.streams ADD CONSTRAINT streams_in_range CHECK (
+    items BETWEEN 0 AND 2000000000 AND size BETWEEN 0 AND 100000000000000);
+ALTER TABLE {schema}.stream_sources ADD CONSTRAINT stream_sources_in_range CHECK (
+    LEAST(claim, attempt, items) >= 0 AND GREATEST(claim, attempt, items) <= 2000000000);
+ALTER TABLE {schema}.stream_items ADD CONSTRAINT stream_items_in_range CHECK (
+    LEAST(number, attempt) >= 0 AND GREATEST(number, attempt) <= 2000000000
+    AND sent_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.run_values ADD CONSTRAINT run_values_in_range CHECK (
     updated_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.remote_steps ADD CONSTRAINT remote_steps_in_range CHECK (

@@ -1,0 +1,251 @@
+"""Reading streams: what runs send while they work, from any offset, with one query per process for all readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from .engine.host import Clock
+from .errors import AppClosed, DatabaseUnavailable, InvalidInput, RunNotFound, SchemaError
+from .model.payload import Payloads
+from .model.stored import moment
+from .settings import Settings
+from .store import Store
+from .store.answers import StreamEnd, StreamRow, Wakeups
+from .worker.notifier import Switchboard
+
+if TYPE_CHECKING:
+    from .runtime import Connected
+
+V = TypeVar("V")
+
+_PAGE = 200
+"""Items that a reader gets at once."""
+_FIRST = 0.01
+"""Seconds after which is polled again first, where no wake-ups arrive."""
+_OFFSET = re.compile(r"(\d{5})\.(\d{10})")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamItem(Generic[V]):
+    """An item of a stream."""
+
+    value: V
+    offset: str
+    """Where it is in the stream: of two items the later has the greater text. Pass it as ``after`` to read on."""
+    attempt: int
+    """The try of the step that sent it; 1 for items of workflow code."""
+    restarted: bool
+    """Whether the step was called again and this is the first item of that call: what it sent before is void."""
+    sent_at: datetime
+
+
+class _Place(NamedTuple):
+    """Where a reader is: it wants the items of a stream after a number."""
+
+    run_id: str
+    stream: str
+    after: int
+
+
+class StreamPage(NamedTuple):
+    """What a reader is given: items, or the end of the run."""
+
+    items: list[StreamRow]
+    end: StreamEnd | None = None
+
+
+class StreamPoller:
+    """Polls for all readers of a process; those at the same place share what is found."""
+
+    def __init__(
+        self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._switchboard = switchboard
+        self._clock = clock
+        self._waiting: dict[_Place, asyncio.Future[StreamPage]] = {}
+        self._readers: dict[_Place, int] = {}
+        self._new: set[str] = set()
+        """Runs of which is not known yet whether they have ended."""
+        self._look = asyncio.Event()
+        self._ends = False
+        """Whether runs may have ended."""
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+
+    async def page(self, place: _Place, timeout: float | None) -> StreamPage | None:
+        """The next items at a place, or the end; None if there is neither within the timeout."""
+        if self._over:
+            raise AppClosed("the application was closed before the stream had ended; it can be read again")
+        future = self._waiting.get(place)
+        if future is None:
+            future = self._waiting[place] = asyncio.get_running_loop().create_future()
+            self._new.add(place.run_id)
+        self._readers[place] = self._readers.get(place, 0) + 1
+        self._start()
+        self._look.set()
+        try:
+            done, _ = await asyncio.wait((future,), timeout=timeout)
+            return future.result() if done else None
+        finally:
+            self._readers[place] -= 1
+            if not self._readers[place]:
+                del self._readers[place]
+                if self._waiting.get(place) is future:
+                    del self._waiting[place]
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Poll no more; readers are told so. The task, to be cancelled."""
+        self._over = True
+        self._switchboard.unsubscribe(self._woken)
+        self._fail(AppClosed("the application was closed before the stream had ended; it can be read again"))
+        return [] if self._task is None else [self._task]
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._switchboard.unsubscribe(self._woken)
+            self._switchboard.subscribe(self._woken)
+            self._task = asyncio.create_task(self._poll(), name="stepfast-streams")
+            self._task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        if task is self._task:
+            self._switchboard.unsubscribe(self._woken)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._logger.error("reading streams: unexpected error", exc_info=error)
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    def _woken(self, wakeups: Wakeups) -> None:
+        if wakeups.ended or wakeups.anything:
+            self._ends = True
+        if wakeups.streams or wakeups.ended or wakeups.anything:
+            self._look.set()
+
+    async def _poll(self) -> None:
+        wait = _FIRST
+        while self._waiting:
+            self._look.clear()
+            found = False
+            try:
+                found = await self._ask()
+            except AppClosed:
+                raise
+            except (DatabaseUnavailable, SchemaError) as error:
+                self._logger.debug("reading streams: %s", error)
+                await self._clock.sleep(0.2)
+            wakes = self._store.can_wake
+            wait = _FIRST if found else min(wait * 2, self._settings.poll_interval / 2)
+            try:
+                async with self._clock.timeout(self._settings.poll_interval if wakes else wait):
+                    await self._look.wait()
+            except TimeoutError:
+                self._ends = True
+
+    async def _ask(self) -> bool:
+        """Give items to readers, and the end to those for whom there is nothing more."""
+        new, self._new = self._new, set()
+        check, self._ends = self._ends, False
+        places = list(self._waiting)
+        found = await self._give(places)
+        left = [place for place in places if place in self._waiting]
+        if ids := {place.run_id for place in left if check or place.run_id in new}:
+            ends = await self._store.stream_ends(sorted(ids))
+            over = [place for place in left if place.run_id in ids and (ends.get(place.run_id) or _GONE).over]
+            found |= await self._give(over)  # what was sent before the end
+            for place in over:
+                self._resolve(place, StreamPage([], ends.get(place.run_id)))
+        return found
+
+    async def _give(self, places: Collection[_Place]) -> bool:
+        if not places:
+            return False
+        rows = await self._store.stream_pages([(*place, place.after + _PAGE) for place in places])
+        for place in places:
+            items = [row for row in rows.get(place[:2], ()) if place.after < row.number <= place.after + _PAGE]
+            if items:
+                self._resolve(place, StreamPage(items))
+        return bool(rows)
+
+    def _resolve(self, place: _Place, page: StreamPage) -> None:
+        future = self._waiting.pop(place, None)
+        if future is not None and not future.done():
+            future.set_result(page)
+
+
+_GONE = StreamEnd(True, None)
+"""A run that is not there."""
+
+
+async def read(
+    connected: Connected, payloads: Payloads, run_id: str, name: str, after: str | None, type_: Any,
+    timeout: float | None,
+) -> AsyncIterator[StreamItem[Any]]:  # fmt: skip
+    """The items of a stream of a run, and of those that it goes on as, until it ends."""
+    link, number = check_offset(after)
+    link_id = run_id
+    for _ in range(link):
+        end = (await connected.ask(lambda: connected.store.stream_ends([link_id]))).get(link_id)  # noqa: B023
+        if end is None or end.continuation is None:
+            raise RunNotFound(link_id, f": the offset {after!r} is of a run that is not there")
+        link_id = end.continuation
+    what = f"an item of stream {name!r}"
+    while True:
+        page = await connected.streams.page(_Place(link_id, name, number), timeout)
+        if page is None:
+            raise TimeoutError(f"stream {name!r} of run {run_id} has had no item for {timeout:g} s")
+        for row in page.items:
+            number = row.number
+            if row.value is None:
+                return
+            plain = type_ is Any  # what cannot be read is shown as such, and hides nothing
+            value = (
+                payloads.shown(row.value, row.format, what)
+                if plain
+                else payloads.decode(row.value, type_, row.format, what)
+            )
+            offset = f"{link:05d}.{number:010d}"
+            yield StreamItem(value, offset, row.attempt, bool(row.restarted), moment(row.sent_at))
+        if page.items:
+            continue
+        if page.end is None:
+            raise RunNotFound(link_id)
+        if page.end.continuation is None:
+            return
+        link, number, link_id = link + 1, 0, page.end.continuation
+
+
+def check_offset(offset: str | None) -> tuple[int, int]:
+    """The link of the chain and the number in its stream; InvalidInput for a text that is no offset."""
+    if offset is None:
+        return 0, 0
+    found = _OFFSET.fullmatch(offset) if isinstance(offset, str) else None
+    if found is None:
+        raise InvalidInput(f"after is the offset of an item, as item.offset, not {offset!r}")
+    return int(found[1]), min(int(found[2]), 2**31 - 1 - _PAGE)
+
+
+async def names(store: Store, run_id: str) -> list[str]:
+    """The streams of a run, and of those that it goes on as."""
+    found: dict[str, None] = {}
+    link: str | None = run_id
+    while link is not None:
+        end = (await store.stream_ends([link])).get(link)
+        if end is None:
+            raise RunNotFound(link)
+        found.update(dict.fromkeys(await store.stream_names(link)))
+        link = end.continuation
+    return sorted(found)

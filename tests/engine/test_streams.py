@@ -1,0 +1,418 @@
+"""Streams: what runs send while they work arrives once, in order, also when workers die (rule 60)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import stepfast
+from stepfast import (
+    Context,
+    InvalidInput,
+    RunFailed,
+    RunNotFound,
+    Stepfast,
+    StreamFull,
+    StreamItem,
+    SyncContext,
+    step,
+)
+from stepfast.run import Run
+from stepfast.testing import crash_everywhere
+from tests.engine.conftest import with_settings
+from tests.support.crashing import crash_at, outcome_of
+from tests.support.engine import PATIENCE, Calls, Gate, drained, finished, interrupt
+
+LONGEST = 20.0
+"""Seconds without an item after which a test gives up."""
+
+
+async def items(run: Run[Any], name: str = "s", **options: Any) -> list[StreamItem[Any]]:
+    return [item async for item in run.stream(name, timeout=LONGEST, **options)]
+
+
+async def values(run: Run[Any], name: str = "s", **options: Any) -> list[Any]:
+    return [item.value for item in await items(run, name, **options)]
+
+
+async def test_a_reader_sees_items_while_the_step_works(app: Stepfast) -> None:
+    gate = Gate()
+
+    @step
+    async def talk() -> None:
+        out = stepfast.stream("s")
+        out.send("a")
+        out.send({"b": None})
+        await gate.passing()
+        out.send("c")
+
+    @app.workflow
+    async def chat(ctx: Context) -> None:
+        await ctx.step(talk)
+
+    async with app.worker():
+        run = await app.start(chat)
+        reader = run.stream("s", timeout=LONGEST)
+        assert [(await anext(reader)).value for _ in range(2)] == ["a", {"b": None}]
+        assert await run.status() == "running"
+        gate.open()
+        assert [item.value async for item in reader] == ["c"]
+        assert await run.streams() == ["s"]
+
+
+async def test_items_are_read_on_from_an_offset(app: Stepfast) -> None:
+    @app.workflow
+    async def count(ctx: Context) -> None:
+        out = ctx.stream("s")
+        for number in range(450):
+            out.send(number)
+
+    run = await drained(app, count)
+    found = await items(run, type=int)
+    assert [item.value for item in found] == list(range(450))
+    assert sorted(item.offset for item in found) == [item.offset for item in found]
+    assert await values(run, after=found[447].offset) == [448, 449]
+    assert (found[0].attempt, found[0].restarted) == (1, False)
+    with pytest.raises(InvalidInput, match="offset of an item"):
+        await values(run, after="7")
+
+
+async def test_a_replay_sends_nothing_again(app: Stepfast, calls: Calls) -> None:
+    """Items before the last record are passed over, those after it found stored, also in branches."""
+    gate = Gate()
+
+    @app.workflow
+    async def chat(ctx: Context) -> None:
+        out = ctx.stream("s")
+        out.send("begin")
+        await ctx.sleep(0.001)
+        out.send("middle")
+
+        async def part(ctx: Context, n: int) -> None:
+            ctx.stream("s").send(f"part {n}")
+            await ctx.sleep(0.001)
+            ctx.stream("parts").send(n)
+
+        await ctx.map(part, [1, 2])
+        out.send("late")
+        await out.flush()
+        if calls.hit("end") == 1:
+            await gate.passing()
+        out.send("end")
+
+    run = await app.start(chat)
+    await interrupt(app, gate)
+    await finished(app, run, gate)
+    assert calls["end"] == 2
+    told = await values(run)
+    assert (
+        told[:2] == ["begin", "middle"] and told[-2:] == ["late", "end"] and sorted(told[2:4]) == ["part 1", "part 2"]
+    )
+    assert len(told) == 6
+    assert sorted(await values(run, "parts")) == [1, 2]
+
+
+async def test_a_step_that_is_tried_again_says_so(app: Stepfast, calls: Calls) -> None:
+    @step(retries=1, backoff=stepfast.Backoff(base=0.001))
+    async def talk() -> None:
+        out = stepfast.stream("s")
+        out.send("a")
+        out.send("b")
+        if calls.hit("talk") == 1:
+            raise OSError("the line broke")
+
+    @app.workflow
+    async def chat(ctx: Context) -> None:
+        ctx.stream("s").send("hello")
+        await ctx.step(talk)
+
+    run = await drained(app, chat)
+    assert [(i.value, i.attempt, i.restarted) for i in await items(run)] == [
+        ("hello", 1, False), ("a", 1, False), ("b", 1, False), ("a", 2, True), ("b", 2, False),
+    ]  # fmt: skip
+
+
+async def test_a_step_whose_worker_died_says_that_it_began_again(app: Stepfast, calls: Calls) -> None:
+    @step
+    async def talk() -> None:
+        out = stepfast.stream("s")
+        for number in range(3):
+            out.send(number)
+        await out.flush()
+        calls.hit("talk")
+
+    @app.workflow
+    async def chat(ctx: Context) -> None:
+        await ctx.step(talk)
+        await ctx.sleep(0.001)
+        await ctx.step("again", talk)
+
+    run = await app.start(chat)
+    await crash_at(app, outcome_of("talk"), written=False)
+    await app.drain()
+    assert [(i.value, i.attempt, i.restarted) for i in await items(run)] == [
+        (0, 1, False), (1, 1, False), (2, 1, False),
+        (0, 1, True), (1, 1, False), (2, 1, False),
+        (0, 1, False), (1, 1, False), (2, 1, False),
+    ]  # fmt: skip
+
+
+async def test_a_lost_reply_stores_no_item_twice(app: Stepfast) -> None:
+    """The flush is committed, and the worker, which does not know, writes it again."""
+
+    @app.workflow
+    async def chat(ctx: Context) -> None:
+        out = ctx.stream("s")
+        out.send(1)
+        await ctx.step("a", lambda: None)
+        out.send(2)
+        await ctx.step("b", lambda: None)
+
+    store, lost = await app.store(), 0
+    flush = store.flush
+
+    async def losing(worker: str, batch: Any) -> Any:
+        nonlocal lost
+        answer = await flush(worker, batch)
+        if batch.streams and not lost:
+            lost += 1
+            raise stepfast.DatabaseUnavailable("the connection broke before the reply came")
+        return answer
+
+    store.flush = losing  # type: ignore[method-assign]
+    run = await drained(app, chat)
+    assert lost == 1 and await values(run) == [1, 2]
+
+
+async def test_a_plain_step_sends_from_its_thread(app: Stepfast) -> None:
+    @step
+    def talk(count: int) -> int:
+        out = stepfast.stream("s")
+        for number in range(count):
+            out.send(number)
+        out.flush()
+        out.close()
+        return count
+
+    @app.workflow
+    def chat(ctx: SyncContext, count: int) -> int:
+        ctx.stream("log").send("begin")
+        return ctx.step(talk, count)
+
+    run = await app.start(chat, 1200)
+    async with app.worker():
+        assert await values(run, type=int) == list(range(1200))
+        assert await values(run, "log") == ["begin"]
+
+
+async def test_a_stream_that_is_closed_ends_before_its_run(app: Stepfast) -> None:
+    gate = Gate()
+
+    @app.task
+    async def talk() -> None:
+        out = stepfast.stream("s")
+        out.send(1)
+        out.close()
+        await gate.passing()
+
+    async with app.worker():
+        run = await app.start(talk)
+        assert await values(run) == [1]
+        assert await run.status() == "running"
+        gate.open()
+
+
+async def test_readers_follow_a_run_that_goes_on_as_another(app: Stepfast) -> None:
+    @app.workflow
+    async def talk(ctx: Context, number: int) -> None:
+        ctx.stream("s").send(number)
+        ctx.stream(f"only {number}").send(number)
+        if number < 2:
+            ctx.continue_as(number + 1)
+
+    run = await drained(app, talk, 0)
+    found = await items(run)
+    assert [item.value for item in found] == [0, 1, 2]
+    assert [await values(run, after=item.offset) for item in found] == [[1, 2], [2], []]
+    assert await run.streams() == ["only 0", "only 1", "only 2", "s"]
+
+
+async def test_steps_of_a_dag_send_to_the_streams_of_their_run(app: Stepfast) -> None:
+    dag = app.dag("talks")
+
+    @dag.step()
+    async def first(ctx: Any) -> None:
+        for number in range(50):
+            ctx.stream("s").send(("first", number))
+
+    @dag.step()
+    async def second(ctx: Any) -> None:
+        for number in range(50):
+            stepfast.stream("s").send(("second", number))
+
+    run = await drained(app, dag)
+    told = await values(run)
+    for name in ("first", "second"):
+        assert [number for who, number in told if who == name] == list(range(50))
+
+
+@with_settings(max_stream_items=5, max_stream_item=100, max_stream_bytes=200)
+async def test_too_much_is_refused_by_name(app: Stepfast, calls: Calls) -> None:
+    @app.workflow
+    async def many(ctx: Context) -> None:
+        for number in range(6):
+            ctx.stream("s").send(number)
+
+    @app.workflow
+    async def large(ctx: Context) -> None:
+        ctx.stream("s").send("x" * 99)
+
+    @app.workflow
+    async def heavy(ctx: Context) -> None:
+        for _ in range(3):
+            ctx.stream("s").send("x" * 90)
+
+    for workflow, setting in ((many, "max_stream_items"), (large, "max_stream_item"), (heavy, "max_stream_bytes")):
+        run = await drained(app, workflow)
+        with pytest.raises(RunFailed, match=setting) as failed:
+            await run.result(timeout=PATIENCE)
+        assert failed.value.error_type == "StreamFull"
+    assert issubclass(StreamFull, stepfast.NonRetryableError)
+
+
+@with_settings(max_stream_items=5)
+async def test_a_stream_that_filled_up_under_an_earlier_claim_takes_no_more(app: Stepfast) -> None:
+    @step
+    async def talk() -> None:
+        for number in range(3):
+            stepfast.stream("s").send(number)
+
+    @app.workflow
+    async def many(ctx: Context) -> None:
+        await ctx.step(talk)
+        await ctx.sleep(timedelta(seconds=0.01))
+        await ctx.step("again", talk)
+
+    run = await app.start(many)
+    await crash_at(app, outcome_of("talk"), written=True)
+    await app.drain()
+    with pytest.raises(RunFailed, match="max_stream_items"):
+        await run.result(timeout=PATIENCE)
+    assert await values(run) == [0, 1, 2, 0, 1]
+
+
+async def test_a_try_that_is_over_sends_nothing(app: Stepfast) -> None:
+    kept: list[Any] = []
+
+    @step
+    async def talk() -> None:
+        kept.append(stepfast.stream("s"))
+        kept[0].send(1)
+
+    @app.workflow
+    async def chat(ctx: Context) -> None:
+        await ctx.step(talk)
+        with pytest.raises(BaseException, match="is over"):
+            kept[0].send(2)
+
+    run = await drained(app, chat)
+    await run.result(timeout=PATIENCE)
+    assert await values(run) == [1]
+    with pytest.raises(stepfast.ContextMisuse, match="outside of a run"):
+        stepfast.stream("s")
+
+
+async def test_a_reader_is_told_what_it_waits_for_in_vain(app: Stepfast) -> None:
+    @app.workflow
+    async def silent(ctx: Context) -> None:
+        await ctx.wait_signal("never")
+
+    run = await app.start(silent)
+    with pytest.raises(TimeoutError, match="no item"):
+        [item async for item in run.stream("s", timeout=0.05)]
+    reading = asyncio.create_task(values(run))
+    await asyncio.sleep(0)
+    await run.cancel()
+    assert await asyncio.wait_for(reading, PATIENCE) == []
+    await run.delete()
+    with pytest.raises(RunNotFound):
+        await values(run)
+
+
+async def test_readers_of_one_stream_share_the_query(app: Stepfast) -> None:
+    gate = Gate()
+
+    @app.task
+    async def talk() -> None:
+        stepfast.stream("s").send(1)
+        await gate.passing()
+        stepfast.stream("s").send(2)
+
+    store = await app.store()
+    pages, asked = store.stream_pages, 0
+
+    async def counting(places: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        assert len(set(places)) == len(places) <= 2
+        return await pages(places)
+
+    store.stream_pages = counting  # type: ignore[method-assign]
+    async with app.worker():
+        run = await app.start(talk)
+        readers = [run.stream("s", timeout=LONGEST) for _ in range(200)]
+        assert {item.value for item in await asyncio.gather(*map(anext, readers))} == {1}
+        second = [asyncio.ensure_future(anext(reader)) for reader in readers]
+        gate.open()
+        assert {item.value for item in await asyncio.gather(*second)} == {2}
+    assert asked < 100
+
+
+async def test_items_go_with_their_run(app: Stepfast) -> None:
+    @app.task
+    async def talk() -> None:
+        stepfast.stream("s").send(1)
+
+    run = await drained(app, talk)
+    await run.delete()
+    store = await app.store()
+    assert await store.stream_names(run.id) == [] and await store.stream_pages([(run.id, "s", 0, 9)]) == {}
+
+
+async def test_a_thread_reads_a_stream(app: Stepfast) -> None:
+    @app.task
+    async def talk() -> None:
+        for number in range(3):
+            stepfast.stream("s").send(number)
+
+    def read(run_id: str) -> list[Any]:
+        with_names = app.sync.get(run_id)
+        return [*with_names.streams(), *(item.value for item in with_names.stream("s", timeout=LONGEST))]
+
+    run = await drained(app, talk)
+    assert await asyncio.to_thread(read, run.id) == ["s", 0, 1, 2]
+
+
+@pytest.mark.enough_on("sqlite")
+async def test_a_crash_at_any_commit_leaves_each_item_once() -> None:
+    app = Stepfast("sqlite://")
+
+    @step
+    async def talk(number: int) -> int:
+        stepfast.stream("steps").send(number)
+        return number
+
+    @app.workflow
+    async def chat(ctx: Context) -> list[int]:
+        ctx.stream("s").send("begin")
+        found = [await ctx.step(talk, n) for n in range(2)]
+        ctx.stream("s").send(found)
+        await ctx.sleep(60)
+        ctx.stream("s").send("end")
+        return found
+
+    report = await crash_everywhere(app, chat)
+    assert report.crashes >= 8

@@ -1,0 +1,1 @@
+"""Routes for other people's web applications."""
