@@ -39,7 +39,7 @@ class Settings:
     # -- retries
     max_attempts: int = 3
     """Attempts of a task or workflow. Three: trouble that passes is rarely there twice, and what fails each time is a
-    mistake, which no further attempt mends."""
+    mistake, which no further attempt can repair."""
     retries: int = 0
     """Retries of a step. None: an error ends the attempt, and the next attempt continues at that step."""
     dag_retries: int = 2

@@ -302,7 +302,7 @@ async def use_everything(url: str, transport: SqlTransport) -> None:
         tasks = await serving.claim(3)
         assert await serving.renew([tasks[0].key]) == {tasks[0].key}
         await serving.give_back([tasks[1].key])
-        await serving.give_back_strays([tasks[0].key])
+        await serving.give_back_unknown([tasks[0].key])
         await serving.record([TaskOutcome(tasks[0].step_id, 1, "failed", None, "{}", 1)])
         await transport.dispatch([Task(tasks[0].step_id, "run", 0, "echo", "echo", None, 2)])
         assert len(await transport.cancel([f"run:{n}" for n in range(4)])) == 4

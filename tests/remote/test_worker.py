@@ -450,7 +450,7 @@ async def test_a_worker_that_was_taken_for_dead_writes_nothing(
     assert [found.key for found in await other.claim(5)] == [held.key]
     assert await late.renew([held.key]) == set()
     await late.give_back([held.key])
-    await late.give_back_strays([])
+    await late.give_back_unknown([])
     assert await late.record([done()]) == NOTHING
     assert await owner(tables) == [("other", 1)] and await tables.results() == {}
     assert await other.record([done(output='"in time"')]) == ({held.key}, set())

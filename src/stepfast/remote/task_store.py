@@ -222,13 +222,13 @@ class Serving:
             if held:
                 await work.execute("let_go", ids=_ids(held))
 
-    async def give_back_strays(self, known: Sequence[Key]) -> None:
+    async def give_back_unknown(self, known: Sequence[Key]) -> None:
         """Let others have what names this worker without its knowledge: the answer to a claim was lost."""
         async with self._database.transaction() as work:
             rows = await work.fetch("named", worker=self._worker, grp=self._group)
-            strays = {(row[0], row[1]) for row in rows} - set(known)
-            if strays:
-                await work.execute("let_go", ids=_ids(strays))
+            unknown = {(row[0], row[1]) for row in rows} - set(known)
+            if unknown:
+                await work.execute("let_go", ids=_ids(unknown))
 
     async def record(self, outcomes: Sequence[TaskOutcome], overdue: Collection[str] = ()) -> Recorded:
         """Write results and end their tasks, as one. A result is postponed while an engine is reading the failure of an

@@ -185,25 +185,26 @@ class Shift:
         self._hurried = asyncio.Event()
         self._cut_off = False
         """Whether handlers are waited for no longer."""
-        self._doubt = False
+        self._claim_lost = False
         """Whether the answer to a claim was lost: tasks may be claimed that this worker does not know of."""
         self.broken = asyncio.Event()
         """Set if a service ended by an error, which is a bug."""
         self.cause: tuple[str, BaseException] | None = None
-        self._duties: dict[str, asyncio.Task[None]] = {}
+        self._services: dict[str, asyncio.Task[None]] = {}
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the three services."""
-        for name, duty in (("claiming", self._claim()), ("holding", self._hold()), ("recording", self._recorder.run())):
-            self._begin_duty(name, duty)
+        services = {"claiming": self._claim(), "holding": self._hold(), "recording": self._recorder.run()}
+        for name, service in services.items():
+            self._begin_service(name, service)
 
-    def _begin_duty(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
-        task = self._duties[name] = asyncio.create_task(duty, name=f"stepfast-remote-{name}")
-        task.add_done_callback(lambda done: self._duty_ended(name, done))
+    def _begin_service(self, name: str, service: Coroutine[Any, Any, None]) -> None:
+        task = self._services[name] = asyncio.create_task(service, name=f"stepfast-remote-{name}")
+        task.add_done_callback(lambda done: self._service_ended(name, done))
 
-    def _duty_ended(self, name: str, task: asyncio.Task[None]) -> None:
+    def _service_ended(self, name: str, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
         self._logger.critical("the service %s of a remote worker ended by an error", name, exc_info=error)
@@ -223,8 +224,8 @@ class Shift:
         """Stop claiming, let handlers finish, record their outcomes, give back the other tasks."""
         self._stopping.set()
         clock = self._clock
-        await clock.wait((self._duties["claiming"],), _CLAIM_ENDS)
-        await ended((self._duties["claiming"],), clock)
+        await clock.wait((self._services["claiming"],), _CLAIM_ENDS)
+        await ended((self._services["claiming"],), clock)
         await self._wait_for_handlers(grace)
         left, self._cut_off = list(self._running), True
         await ended(list(self._running.values()), clock)
@@ -233,7 +234,7 @@ class Shift:
             tell_each(self._logger, "the result could not be recorded", lost)
         if left:
             await bounded(self._serving.give_back(left), _GIVE_BACK, "giving remote tasks back", self._logger, clock)
-        await ended(list(self._duties.values()), clock)
+        await ended(list(self._services.values()), clock)
         self._threads.close()
 
     async def _wait_for_handlers(self, grace: float) -> None:
@@ -293,13 +294,13 @@ class Shift:
             return []
 
     async def _claim_once(self, wanted: int) -> list[ClaimedTask]:
-        if self._doubt:
-            await self._serving.give_back_strays(self._keys())
-            self._doubt = False
+        if self._claim_lost:
+            await self._serving.give_back_unknown(self._keys())
+            self._claim_lost = False
         try:
             return await self._serving.claim(wanted)
         except DatabaseUnavailable:
-            self._doubt = True
+            self._claim_lost = True
             raise
 
     def _accept(self, task: ClaimedTask) -> None:
@@ -322,7 +323,7 @@ class Shift:
 
     def _is_wanted(self, task: ClaimedTask) -> bool:
         """Whether the worker will record the outcome of the task, so that a cancellation comes from its code."""
-        return self._is_ours(task) and not self._cut_off and not self._duties["recording"].cancelling()
+        return self._is_ours(task) and not self._cut_off and not self._services["recording"].cancelling()
 
     def _is_ours(self, task: ClaimedTask) -> bool:
         """Whether the running coroutine is still that of the task: a handler may ignore that its task was lost."""
