@@ -106,7 +106,7 @@ class Checker:
             heads = [(head.id, page) for page in pages if (head := await page.head()) is not None]
             if not heads:
                 return
-            row = max(heads, key=lambda head: head[0])[1].take()
+            row = max(heads, key=lambda head: head[0])[1].rows.popleft()
             here = row.workflow in self._app.workflows
             wanted = row.claim > 0 or row.graph is not None if here else not self._partial
             if wanted and row.id not in seen:
@@ -169,25 +169,21 @@ class Pages:
         self._workflow = workflow
         self._status = where
         self._size = size
-        self._rows: deque[RunRow] = deque()
+        self.rows: deque[RunRow] = deque()
         self._before: str | None = None
         self._more = True
 
     async def head(self) -> RunRow | None:
         """The next one, without taking it."""
-        if not self._rows and self._more:
+        if not self.rows and self._more:
             page = await self._store.runs(
                 workflow=self._workflow, status=self._status, before=self._before, limit=self._size
             )
-            self._rows.extend(page)
+            self.rows.extend(page)
             self._more = len(page) == self._size
             self._size = _PAGE  # a small limit needs no further page, unless most runs are passed over
             self._before = page[-1].id if page else None
-        return self._rows[0] if self._rows else None
-
-    def take(self) -> RunRow:
-        """The next of these runs, taken off the page."""
-        return self._rows.popleft()
+        return self.rows[0] if self.rows else None
 
 
 class Replayer(Recorder):

@@ -55,11 +55,11 @@ class Archive:
 
     async def _write(self, row: RunRow) -> None:
         values = {key: _payload(text, form) for key, text, form in await self._store.values(row.id)}
-        await self._add(_BEGINNING + _encoded(_run(row) | {"values": values})[1:-1])
+        await self._add(_BEGINNING + msgspec.json.encode(_run(row) | {"values": values})[1:-1])
         await self._records(row.id)
         await self._add(b',"dag_steps":[')
         for number, step in enumerate(await self._store.dag_steps(row.id) if row.graph is not None else ()):
-            await self._add((b"," if number else b"") + _encoded(_fields(step, _DAG_STEP))[:-1])
+            await self._add((b"," if number else b"") + msgspec.json.encode(_fields(step, _DAG_STEP))[:-1])
             await self._records(step.id)
             await self._add(b"}")
         await self._add(b"]}\n")
@@ -70,9 +70,9 @@ class Archive:
         comma = b""
         async for page in read_steps(self._store, run_id, _PAGE):
             for step in page:
-                await self._add(comma + _encoded(_fields(step, _STEP)))
+                await self._add(comma + msgspec.json.encode(_fields(step, _STEP)))
                 comma = b","
-        tries = b",".join(_encoded(_fields(each, _TRY)) for each in await self._store.tries(run_id))
+        tries = b",".join(msgspec.json.encode(_fields(each, _TRY)) for each in await self._store.tries(run_id))
         await self._add(b'],"tries":[' + tries + b"]")
 
     async def _add(self, part: bytes) -> None:
@@ -219,10 +219,6 @@ def _payload(text: str | None, form: int) -> Any:
 def _error(text: str | None) -> Any:
     """An error is an object, unless it went through a codec."""
     return _payload(text, FORMAT) if text is not None and text.startswith("{") else text
-
-
-def _encoded(fields: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(fields)
 
 
 Progress = Callable[[int], None]

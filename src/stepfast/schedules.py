@@ -53,7 +53,7 @@ class DeclaredSchedules:
         """Add a declaration. The same may come again, as when a module is loaded twice."""
         code = self._app._planner.code(workflow)
         if code is None:
-            raise UnknownWorkflow(str(workflow), list(self._app._planner.names))
+            raise UnknownWorkflow(str(workflow), list(self._app.workflows))
         spec = self._spec("app.schedule", name, given, self._app._planner.plan_code(code, run_options(given)))
         known = self.specs.get(name)
         if known is not None and self._as_stored(spec, known) != known:

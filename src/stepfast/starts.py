@@ -93,11 +93,6 @@ class Planner:
         self._usual: dict[Workflow[Any, Any], Plan] = {}
         """The plans of starts without options, which are the same each time. A dag may still grow."""
 
-    @property
-    def names(self) -> list[str]:
-        """The workflows whose code is here."""
-        return list(self._workflows)
-
     async def plan(
         self, connected: Connected, workflow: Workflow[Any, Any] | str, options: ChildKeywords, joins: bool = False
     ) -> Plan:

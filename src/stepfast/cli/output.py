@@ -52,11 +52,6 @@ def say(text: str) -> None:
     put(printable(text), sys.stderr)
 
 
-def write_done(text: str) -> None:
-    """Write a line on what was done, in the middle of doing more."""
-    put(text, sys.stdout)
-
-
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write a table on stdout."""
     _show(make_table(columns, rows))

@@ -32,8 +32,8 @@ from .command import (
     option,
     time_option,
 )
-from .exit_codes import as_typed, complain, exit_code
-from .output import say, write_done, write_json
+from .exit_codes import as_typed, complain, exit_code, put
+from .output import say, write_json
 
 RunsArgument = Annotated[list[str], typer.Argument(metavar="RUN...", help="Their ids, or the beginnings of them.")]
 
@@ -62,7 +62,7 @@ async def each_run(
             else:
                 told.append({"id": name, word: True, "error": None} | more)
                 if not session.json:
-                    write_done(shown)
+                    put(shown, sys.stdout)
     if session.json:
         write_json(told)
     raise typer.Exit(code)

@@ -143,8 +143,9 @@ class PostgresDatabase:
         known = translate(error)
         if isinstance(known, SchemaError) and isinstance(error, asyncpg.PostgresError):
             return missing_tables(sentence(error))
-        if known is not error and self._url is not None:
-            return connect_error(error, self._url.text) if _is_refusal(error) else known
+        not_let_in = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
+        if self._url is not None and isinstance(error, not_let_in):
+            return connect_error(error, self._url.text)
         return known
 
 
@@ -168,11 +169,6 @@ class _Work:
         """Each column goes as one array."""
         sql, order = self._sql[name]
         await self._connection.execute(sql, *([row[word] for row in rows] for word in order))
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether the server did not let us in."""
-    return isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError))
 
 
 def _numbered(text: str) -> tuple[str, list[str]]:
