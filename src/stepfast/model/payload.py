@@ -82,7 +82,7 @@ class Payloads:
             raise _no_json(what, error) from None
         rule = None if type_ is Any else self._rule(type_)
         if rule is not None:
-            problem = rule(value, "$", False)
+            problem = rule.problem(value, "$", False)
             if problem is not None:
                 raise PayloadError(f"{what} does not fit its annotation: {problem}")
         return self._wrap(raw), read
@@ -116,7 +116,7 @@ class Payloads:
             except (msgspec.DecodeError, UnicodeError) as error:
                 raise _no_json(what, error) from None
             rule = self._rule(type_)
-            problem = None if rule is None else rule(value, "$", True)
+            problem = None if rule is None else rule.problem(value, "$", True)
             if problem is not None:
                 raise InvalidInput(f"{what} does not fit: {problem}")
         return self._wrap(raw)
@@ -125,7 +125,7 @@ class Payloads:
         """The value behind a text that comes from outside: refused if something of it would be lost."""
         value = self.decode(text, type_, format_, what)
         rule = None if type_ is Any else self._rule(type_)
-        problem = None if rule is None else rule(self.plain(text, format_, what), "$", True)
+        problem = None if rule is None else rule.problem(self.plain(text, format_, what), "$", True)
         if problem is not None:
             raise PayloadError(f"{what} does not fit its annotation: {problem}")
         return value

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import inspect
 
 from .names import nearest
 
-Rule = Callable[[Any, str, bool], str | None]
-"""The rule of a type: takes a value, its path and whether to check the keys of dicts, and returns the first field that
-would be lost, with its path."""
+
+class Rule(Protocol):
+    """What may be in a value of one type."""
+
+    def problem(self, value: Any, path: str, dicts: bool) -> str | None:
+        """The first field that would be lost, with its path. ``dicts``: also if it is one of a dict."""
+        ...
 
 
 def rule_for(type_: Any) -> Rule | None:
@@ -33,10 +37,14 @@ def unreadable(type_: Any) -> str | None:
         if id(info) in seen:
             continue
         seen.add(id(info))
-        if isinstance(info, inspect.CustomType) and info.cls is not object and not hasattr(info.cls, "model_validate"):
+        if isinstance(info, inspect.CustomType) and not _is_known(info.cls):
             return str(getattr(info.cls, "__qualname__", info.cls))
         waiting += _type_parts(info)
     return None
+
+
+def _is_known(kind: Any) -> bool:
+    return kind is object or hasattr(kind, "model_validate")
 
 
 def _type_parts(info: Any) -> list[Any]:
@@ -68,7 +76,7 @@ class _Object:
         self.inner: list[tuple[str, str, Rule]] = []
         """(key in a dict, name of the field, rule) of the fields in which something may be lost."""
 
-    def __call__(self, value: Any, path: str, dicts: bool) -> str | None:
+    def problem(self, value: Any, path: str, dicts: bool) -> str | None:
         if isinstance(value, dict):
             return self._in_dict(value, path, dicts)
         if type(value) is not self.kind:
@@ -77,7 +85,7 @@ class _Object:
             if problem is not None or names is None:  # what has no fields is none of ours: null, or a list
                 return problem
         for _, name, rule in self.inner:
-            problem = rule(getattr(value, name, None), f"{path}.{name}", dicts)
+            problem = rule.problem(getattr(value, name, None), f"{path}.{name}", dicts)
             if problem is not None:
                 return problem
         return None
@@ -90,7 +98,7 @@ class _Object:
                     hint = nearest(str(key), self.keys) or ";"
                     return f"unknown field `{key}`{hint} {self.kind.__name__} has {known} - at `{path}`"
         for key, _, rule in self.inner:
-            problem = rule(value.get(key), f"{path}.{key}", dicts)
+            problem = rule.problem(value.get(key), f"{path}.{key}", dicts)
             if problem is not None:
                 return problem
         return None
@@ -107,64 +115,72 @@ class _Object:
         return None
 
 
-Parts = Iterable[tuple[str, Any, Rule | None]]
-
-
-def _each(parts: Callable[[Any], Parts]) -> Rule:
-    """Make the rule of a container from the path, the value and the rule of each of its parts."""
-
-    def problem(value: Any, path: str, dicts: bool) -> str | None:
-        for name, part, rule in parts(value):
-            found = None if rule is None else rule(part, f"{path}{name}", dicts)
-            if found is not None:
-                return found
-        return None
-
-    return problem
-
-
-def _items_rule(item: Rule) -> Rule:
+class _Items:
     """A list, a tuple, a set: one rule for all items."""
 
-    def parts(value: Any) -> Parts:
-        several = isinstance(value, (list, tuple, set, frozenset))
-        return ((f"[{index}]", part, item) for index, part in enumerate(value if several else ()))
+    def __init__(self, item: Rule) -> None:
+        self._item = item
 
-    return _each(parts)
-
-
-def _positions_rule(rules: Sequence[Rule | None]) -> Rule:
-    """A tuple with a rule for each position."""
-
-    def parts(value: Any) -> Parts:
-        pairs = zip(value if isinstance(value, (list, tuple)) else (), rules, strict=False)
-        return ((f"[{index}]", part, rule) for index, (part, rule) in enumerate(pairs))
-
-    return _each(parts)
+    def problem(self, value: Any, path: str, dicts: bool) -> str | None:
+        if isinstance(value, (list, tuple, set, frozenset)):
+            for index, child in enumerate(value):
+                problem = self._item.problem(child, f"{path}[{index}]", dicts)
+                if problem is not None:
+                    return problem
+        return None
 
 
-def _values_rule(item: Rule) -> Rule:
+class _Places:
+    """A tuple with a rule for each place."""
+
+    def __init__(self, rules: Sequence[Rule | None]) -> None:
+        self._rules = rules
+
+    def problem(self, value: Any, path: str, dicts: bool) -> str | None:
+        if isinstance(value, (list, tuple)):
+            for index, (child, rule) in enumerate(zip(value, self._rules, strict=False)):
+                problem = None if rule is None else rule.problem(child, f"{path}[{index}]", dicts)
+                if problem is not None:
+                    return problem
+        return None
+
+
+class _Values:
     """A dict whose keys are data."""
-    return _each(
-        lambda value: ((f".{key}", part, item) for key, part in value.items()) if isinstance(value, dict) else ()
-    )
+
+    def __init__(self, item: Rule) -> None:
+        self._item = item
+
+    def problem(self, value: Any, path: str, dicts: bool) -> str | None:
+        if isinstance(value, dict):
+            for key, child in value.items():
+                problem = self._item.problem(child, f"{path}.{key}", dicts)
+                if problem is not None:
+                    return problem
+        return None
 
 
-def _union_rule(rules: list[Rule]) -> Rule:
-    """A union: a value of none of its classes, without a tag, is not checked."""
-    objects = [rule for rule in rules if isinstance(rule, _Object)]
-    others = [rule for rule in rules if not isinstance(rule, _Object)]
+class _Either:
+    """A union: what is none of its classes, and has no tag, is left alone."""
 
-    def chosen(value: Any) -> Rule | None:
+    def __init__(self, rules: list[Rule]) -> None:
+        self._rules = rules
+
+    def problem(self, value: Any, path: str, dicts: bool) -> str | None:
+        rule = self._chosen(value)
+        return None if rule is None else rule.problem(value, path, dicts)
+
+    def _chosen(self, value: Any) -> Rule | None:
+        objects = [rule for rule in self._rules if isinstance(rule, _Object)]
         for rule in objects:
-            tagged = isinstance(value, dict) and rule.tag is not None and value.get(rule.tag[0]) == rule.tag[1]
-            if tagged or type(value) is rule.kind:
+            if type(value) is rule.kind or (
+                isinstance(value, dict) and rule.tag is not None and value.get(rule.tag[0]) == rule.tag[1]
+            ):
                 return rule
         if len(objects) == 1 and not isinstance(value, (list, tuple, set, frozenset)):
             return objects[0]
+        others = [rule for rule in self._rules if not isinstance(rule, _Object)]
         return others[0] if len(others) == 1 and not objects else None
-
-    return _each(lambda value: [("", value, chosen(value))])
 
 
 class _Rules:
@@ -186,17 +202,17 @@ class _Rules:
             return self._places([field.type for field in info.fields])
         if isinstance(info, inspect.DictType):
             value = self.of(info.value_type)
-            return None if value is None else _values_rule(value)
+            return None if value is None else _Values(value)
         item = self.of(info.item_type) if hasattr(info, "item_type") else None
-        return None if item is None else _items_rule(item)
+        return None if item is None else _Items(item)
 
     def _places(self, parts: Iterable[Any]) -> Rule | None:
         rules = [self.of(part) for part in parts]
-        return _positions_rule(rules) if any(rules) else None
+        return _Places(rules) if any(rules) else None
 
     def _union(self, info: inspect.UnionType) -> Rule | None:
         rules = [rule for rule in map(self.of, info.types) if rule is not None]
-        return _union_rule(rules) if rules else None
+        return _Either(rules) if rules else None
 
     def _object(self, info: Any) -> _Object:
         if info.cls in self._made:
