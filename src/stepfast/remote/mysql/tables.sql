@@ -1,13 +1,13 @@
 -- name: exist
--- How many of the tables are there.
+-- The number of the tables that exist.
 SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN :names;
 
 -- name: lock
--- Only one at a time makes the tables.
+-- One process at a time makes the tables.
 SELECT GET_LOCK(:lock, :seconds);
 
 -- name: unlock
--- Let the next one look.
+-- Let the next process make them.
 SELECT RELEASE_LOCK(:lock);
 
 -- name: create

@@ -1,21 +1,21 @@
 -- name: exist
--- Whether both tables are there, wherever the search_path of this user finds them.
+-- Whether both tables are on the search_path of this user.
 SELECT to_regclass(:tasks::text) IS NOT NULL AND to_regclass(:results::text) IS NOT NULL;
 
 -- name: located
--- The name of a table with its schema, or null if it is not there.
+-- The name of a table with its schema, or null if it does not exist.
 SELECT (SELECT quote_ident(n.nspname::text) || '.' || quote_ident(c.relname::text)
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = to_regclass(:name::text)::oid);
 
 -- name: usable
--- Whether this user may do with a table all that is done with it.
+-- Whether this user has all rights on a table that are needed.
 SELECT has_table_privilege(t.id, 'SELECT') AND has_table_privilege(t.id, 'INSERT')
        AND has_table_privilege(t.id, 'UPDATE') AND has_table_privilege(t.id, 'DELETE')
 FROM (SELECT to_regclass(:name::text)::oid) AS t(id);
 
 -- name: lock
--- Only one at a time makes the tables.
+-- One process at a time makes the tables.
 SELECT pg_advisory_xact_lock(hashtextextended('stepfast transport ' || :name::text, 0));
 
 -- name: create

@@ -1,8 +1,8 @@
 -- What workers do ----------------------------------------------------------------------------------------------------
 
 -- name: due
--- The oldest tasks of a group that nobody holds, or that somebody has held for longer than a lease. Rows that another
--- worker is just claiming are passed over.
+-- The oldest tasks of a group that no worker holds, or that one has held for longer than a lease. Rows that another
+-- worker is claiming are skipped.
 SELECT step_id, run_id, seq, name, input, attempt, created_at, {now} AS now
 FROM {tasks}
 WHERE grp::text = :grp::text AND status::text = 'pending'::text
@@ -12,11 +12,11 @@ LIMIT :most::bigint
 FOR UPDATE SKIP LOCKED;
 
 -- name: stamp
--- Take them, or hold them for another lease. Their rows are locked already.
+-- Claim tasks, or renew the lease on them. Their rows are locked already.
 UPDATE {tasks} SET claimed_by = :worker::text, claimed_at = {now} WHERE step_id::text = ANY(:ids::text[]);
 
 -- name: held
--- Those of the tasks that this worker still holds, locked in one order, so that nobody waits for each other.
+-- Those of the tasks that this worker still holds, locked in one order, so that workers do not wait for each other.
 SELECT step_id, attempt, run_id, seq
 FROM {tasks}
 WHERE step_id::text = ANY(:ids::text[]) AND claimed_by::text = :worker::text
@@ -24,7 +24,7 @@ ORDER BY step_id
 FOR UPDATE;
 
 -- name: named
--- Every task of a group that names this worker, whether it knows or not.
+-- Every task of a group that names this worker, also those of a claim whose answer was lost.
 SELECT step_id, attempt
 FROM {tasks}
 WHERE grp::text = :grp::text AND status::text = 'pending'::text AND claimed_by::text = :worker::text
@@ -36,7 +36,7 @@ FOR UPDATE;
 UPDATE {tasks} SET claimed_by = NULL, claimed_at = NULL WHERE step_id::text = ANY(:ids::text[]);
 
 -- name: lock_failures
--- Failures that earlier attempts have left, and whether an engine is just reading them: how long ago it said so.
+-- Failures of earlier attempts, and how long ago an engine began to read each, if one has.
 SELECT step_id, {now} - claimed_at AS age
 FROM {results}
 WHERE step_id::text = ANY(:ids::text[]) AND status::text = 'failed'::text
@@ -44,7 +44,7 @@ ORDER BY step_id
 FOR UPDATE;
 
 -- name: put_results
--- What came of tasks; a result that is there already stays.
+-- Results of tasks; existing results stay.
 INSERT INTO {results} (step_id, run_id, seq, status, output, error, started_at, created_at)
 SELECT given.step_id, given.run_id, given.seq, given.status, given.output, given.error, given.started_at, {now}
 FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :status::text[], :output::text[], :error::text[],
@@ -53,17 +53,17 @@ FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :status::text[],
 ON CONFLICT (step_id) DO NOTHING;
 
 -- name: delete_tasks
--- Tasks that are done, or that nobody waits for any more. Their rows are locked already.
+-- Tasks that are done, or whose result is not needed any more. Their rows are locked already.
 DELETE FROM {tasks} WHERE step_id::text = ANY(:ids::text[]);
 
 -- What engines do -----------------------------------------------------------------------------------------------------
 
 -- name: lock_tasks
--- Tasks that are there already, whoever holds them.
+-- Existing tasks, also those that a worker holds.
 SELECT step_id, attempt FROM {tasks} WHERE step_id::text = ANY(:ids::text[]) ORDER BY step_id FOR UPDATE;
 
 -- name: put_tasks
--- Send tasks out; one that is there already stays.
+-- Send tasks; existing ones stay.
 INSERT INTO {tasks} (step_id, run_id, seq, name, grp, input, attempt, status, created_at)
 SELECT given.step_id, given.run_id, given.seq, given.name, given.grp, given.input, given.attempt, 'pending', {now}
 FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :name::text[], :grp::text[], :input::text[],
@@ -72,14 +72,14 @@ FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :name::text[], :
 ON CONFLICT (step_id) DO NOTHING;
 
 -- name: results
--- What has come of these steps, and of no others.
+-- The results of these steps.
 SELECT step_id, run_id, seq, status, output, error, started_at, created_at
 FROM {results}
 WHERE step_id::text = ANY(:ids::text[])
 ORDER BY created_at, step_id;
 
 -- name: lock_results
--- The same, to be removed: which of them are still those that were read.
+-- Results to be removed, to compare them with those that were read.
 SELECT step_id, status, created_at
 FROM {results}
 WHERE step_id::text = ANY(:ids::text[])
@@ -91,7 +91,7 @@ FOR UPDATE;
 DELETE FROM {results} WHERE step_id::text = ANY(:ids::text[]);
 
 -- name: not_begun
--- Tasks that no worker holds; one that is just being claimed is passed over.
+-- Tasks that no worker holds; those that are being claimed are skipped.
 SELECT step_id
 FROM {tasks}
 WHERE step_id::text = ANY(:ids::text[]) AND (claimed_at IS NULL OR claimed_at < {now} - :lease::bigint)
@@ -105,7 +105,7 @@ UNION ALL
 SELECT step_id FROM {results} WHERE step_id::text = ANY(:ids::text[]);
 
 -- name: leftovers
--- Steps beyond one, of which something has lain here for longer than a lease. Each table is walked by its ids, and only
+-- Steps beyond one, of which a task or a result is older than a lease. Each table is walked by its ids, and only
 -- as far as the page goes.
 SELECT x.step_id FROM (
     (SELECT step_id FROM {tasks} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
