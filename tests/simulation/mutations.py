@@ -14,10 +14,10 @@ from stepfast.engine import compensation, step, waits
 from stepfast.engine import history as engine_history
 from stepfast.engine.execution import Execution
 from stepfast.model.transitions import dag, finish
+from stepfast.store.flows import claims as flows_claims
 from stepfast.store.flows import flush as flow
 from stepfast.store.flows import limits as flows_limits
 from stepfast.store.flows import sweep
-from stepfast.store.sqlite import claims as sqlite_claims
 from stepfast.store.sqlite import flush
 from stepfast.store.sqlite.store import SqliteStore
 from stepfast.worker import reaper
@@ -49,12 +49,7 @@ def wakes() -> Any:
 
 def token() -> Any:
     """A claim whose reply was lost is not asked for again."""
-    taken = sqlite_claims.Claims._taken
-
-    def forgotten(self: Any, database: Any, worker: str, token: int, known: Any) -> Any:
-        return taken(self, database, worker, token, known) if known else []
-
-    return swapped(sqlite_claims.Claims, "_taken", forgotten)
+    return swapped(flows_claims.LastTokens, "is_repeated", lambda self, worker, token: False)
 
 
 @contextlib.contextmanager
@@ -134,14 +129,15 @@ def reverse() -> Any:
 
 def history() -> Any:
     """A claim leaves out the last record of a run."""
-    bring = sqlite_claims.Claims._bring_records
+    bring = flows_claims.with_history
 
-    def fewer(self: Any, database: Any, run: Any) -> None:
-        bring(self, database, run)
-        if run.records:
-            run.records.pop()
+    def fewer(worker: Any, runs: Any, *rest: Any) -> Any:
+        for run in (found := (yield from bring(worker, runs, *rest))):
+            if run.records:
+                run.records.pop()
+        return found
 
-    return swapped(sqlite_claims.Claims, "_bring_records", fewer)
+    return swapped(flows_claims, "with_history", fewer)
 
 
 def limits() -> Any:

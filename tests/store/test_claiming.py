@@ -10,7 +10,7 @@ import pytest
 from stepfast.model.records import Claimed, Lane, StepRecord
 from stepfast.settings import Settings
 from stepfast.store import Store
-from stepfast.store.postgres.claims import LastTokens
+from stepfast.store.flows.claims import LastTokens
 from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import MINUTE, VERSIONS, Scene, failed_try, new_run, retried, step, waiting
 

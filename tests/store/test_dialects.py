@@ -33,8 +33,8 @@ EVERY = (POSTGRES, SQLITE, MYSQL)
 
 def rendered(dialect: Dialect, given: str, body: str) -> Rendered:
     """A statement as a database gets it."""
-    text, order = dialect.render(Source(arguments(given), body))
-    return Rendered(store_sql.fill(text, WORDS), order)
+    found = dialect.render(Source(arguments(given), body))
+    return found._replace(text=store_sql.fill(found.text, WORDS))
 
 
 UUID = "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin"
@@ -210,7 +210,7 @@ async def mariadb(mariadb_server: PrivateMariaDb) -> AsyncIterator[Any]:
 
 async def run(cursor: Any, given: str, body: str, *values: Any) -> list[Any]:
     """What a statement brings on MariaDB: lists and rows go in as JSON, everything in the order of its places."""
-    text, order = rendered(MYSQL, given, body)
+    text, order, _ = rendered(MYSQL, given, body)
     sent = [json.dumps(value) if isinstance(value, list) else value for value in values]
     await cursor.execute(text, [sent[number] for number in order])
     return list(await cursor.fetchall()) if cursor.description else []

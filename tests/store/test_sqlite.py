@@ -374,7 +374,8 @@ async def test_the_file_is_left_tidy(sqlite_url: str) -> None:
 
 HOT = {
     "ready": "runs_ready", "next_lane": "runs_ready", "suspects": "runs_suspect",
-    "held": "COVERING INDEX stepfast_runs_worker", "taken": "runs_worker", "duties": "runs_due", "lock_due": "runs_due",
+    "held": "COVERING INDEX stepfast_runs_worker", "claimed": "runs_worker", "duties": "runs_due",
+    "lock_due": "runs_due",
     "lock_lost": "runs_worker", "runs_of_workflow": "runs_workflow", "runs_at_rest": "runs_at_rest",
     "history": "PRIMARY KEY", "steps": "PRIMARY KEY", "complete": "sqlite_autoindex_stepfast_runs",
     "change": "sqlite_autoindex_stepfast_runs", "lock_runs": "sqlite_autoindex_stepfast_runs", "by_keys": "runs_key",

@@ -615,7 +615,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             *BY_DAG,
             "start_dag_steps",
             "claim_lanes",
-            "claim_suspects",
+            "suspects",
             "lock_lost",
             "lost",
             "undelivered",

@@ -10,6 +10,13 @@ columns. In its text:
     A value. A type in the first line, and a cast ``::type`` in the text, are for Postgres: others store what they get.
 ``{rows f}``
     The rows of an argument as a table of that name; ``{in ids}`` whether a value is in a list (``ids uuid[]``).
+``SELECT … FROM {each l} (SELECT … WHERE r.queue = l.queue … LIMIT :most) AS c``
+    A query for each row of an argument, ``l`` (``-- name: ready(l(queue text), most)``): Postgres joins them, other
+    databases execute the statement once for each row. So neither an order nor a limit holds beyond one row.
+``{row r}``
+    By what a row is found fastest: its rowid on SQLite, otherwise its id. It comes as ``row`` and goes as ``uuid``.
+``{elements r.tags, tag}``
+    The items of a JSON list as a table ``tag`` with a column ``value``; no rows, if the text is none.
 ``{update runs r, f} SET … {from f} WHERE …``
     Change rows by an argument. Read a column before it is set: MySQL sets them one after the other.
 ``{delete steps by f}``
@@ -85,10 +92,12 @@ class Source(NamedTuple):
 
 class Rendered(NamedTuple):
     """A statement of a database. ``order`` are the numbers of the arguments (from 0) that its places take, one after
-    the other; it is empty where places are numbered."""
+    the other; it is empty where places are numbered. ``each`` is the number of the argument for each row of which the
+    statement is to be executed: its columns come in its place."""
 
     text: str
     order: tuple[int, ...] = ()
+    each: int | None = None
 
 
 _ARGUMENT = re.compile(r"(\w+)\s*(?:\(([^)]*)\)|(\w+(?:\[\])?)?)\s*(?:,|$)")
@@ -129,7 +138,9 @@ class Dialect:
         "upsert": "ON CONFLICT ({all}) DO UPDATE\nSET",
         "lock": "FOR NO KEY UPDATE OF {0}{skip}", "lock_all": "FOR UPDATE OF {0}{skip}",
         "json": "{{schema}}.as_json({all})", "time": "to_timestamp(({all})::numeric / 1000.0)",
-        "seconds": "({all})::numeric / 1000.0",
+        "seconds": "({all})::numeric / 1000.0", "row": "{0}.id",
+        "elements": "json_array_elements_text(CASE WHEN json_typeof({{schema}}.as_json({0})) = 'array' "
+        "THEN {{schema}}.as_json({0}) END) AS {1}(value)",
     }  # fmt: skip
     """What becomes of a macro: ``{0}`` and ``{1}`` are its words, ``{all}`` is everything behind its name."""
     table = "{{schema}}.{0}"
@@ -212,6 +223,10 @@ class Dialect:
         places = ", ".join(f"${first + n}::{kind}[]" for n, (_, kind) in enumerate(argument.columns))
         return f"unnest({places}) AS {name}({', '.join(column for column, _ in argument.columns)})"
 
+    def each(self, name: str, source: Source, order: list[int]) -> str:
+        """The rows of an argument, before a query that is made for each of them."""
+        return f"{self.rows(name, source, order)} CROSS JOIN LATERAL"
+
     def among(self, name: str, source: Source, order: list[int]) -> str:
         """A comparison with the values of a list."""
         return f"= ANY({self.place(*source.argument(name), source, order)})"
@@ -236,9 +251,9 @@ class Dialect:
 
 
 _BY_METHOD: dict[str, Callable[[Dialect, str, Source, list[int]], str]] = {
-    "rows": lambda dialect, *given: dialect.rows(*given), "in": lambda dialect, *given: dialect.among(*given),
-    "update": lambda dialect, *given: dialect.update(*given), "from": lambda dialect, *given: dialect.updating(*given),
-    "delete": lambda dialect, *given: dialect.delete(*given),
+    "rows": lambda dialect, *given: dialect.rows(*given), "each": lambda dialect, *given: dialect.each(*given),
+    "in": lambda dialect, *given: dialect.among(*given), "update": lambda dialect, *given: dialect.update(*given),
+    "from": lambda dialect, *given: dialect.updating(*given), "delete": lambda dialect, *given: dialect.delete(*given),
 }  # fmt: skip
 """Macros that name arguments."""
 
@@ -246,6 +261,30 @@ _BY_METHOD: dict[str, Callable[[Dialect, str, Source, list[int]], str]] = {
 def _first(number: int, source: Source) -> int:
     """The number of the first place of an argument on Postgres, where each column of rows is an array."""
     return 1 + sum(argument.width for argument in source.arguments[:number])
+
+
+_EACH = re.compile(r"\{each (\w+)\} ?")
+
+
+def unrolled(source: Source) -> tuple[Source, int | None]:
+    """A statement for one row of the argument that it names by ``{each …}``, for a database without LATERAL: with an
+    argument for each column; and the number of that argument, if there is one."""
+    found = _EACH.search(source.body)
+    if found is None:
+        return source, None
+    number, argument = source.argument(found[1])
+    columns = tuple(Argument(f"{found[1]}_{column}", kind) for column, kind in argument.columns)
+    known = "|".join(column for column, _ in argument.columns)
+    body = re.sub(rf"\b{found[1]}\.({known})\b", rf":{found[1]}_\1", _EACH.sub("", source.body))
+    return Source((*source.arguments[:number], *columns, *source.arguments[number + 1 :]), body), number
+
+
+_AS_GIVEN = re.compile(r"SELECT (\w+)\.\*((?:, '[^']*')*)\s+FROM \{rows \1\}\s+WHERE true\b")
+"""Rows that are inserted as they are given, and texts behind them."""
+
+
+def _values(found: re.Match[str], source: Source) -> str:
+    return f"VALUES ({', '.join('?' * source.argument(found[1])[1].width)}{found[2]})"
 
 
 _TABLE = re.compile(r"^CREATE TABLE \{(\w+)\}", re.MULTILINE)
@@ -267,6 +306,9 @@ class Sqlite(Dialect):
         "least": "min", "greatest": "max", "same": "{0} IS {1}", "differs": "{0} IS NOT {1}",
         "index": "INDEXED BY {{prefix}}{0}", "lock": "", "lock_all": "", "json": "{all}",
         "time": "strftime('%Y-%m-%d %H:%M:%f', ({all}) / 1000.0, 'unixepoch')", "seconds": "({all}) / 1000.0",
+        "row": "{0}.rowid",
+        "elements": "json_each(CASE WHEN NOT json_valid({0}) THEN '[]' WHEN json_type({0}) = 'array' THEN {0} "
+        "ELSE '[]' END) AS {1}",
     }  # fmt: skip
     table = "{{prefix}}{0}"
     index = "{{prefix}}{0}"
@@ -279,6 +321,12 @@ class Sqlite(Dialect):
          "queues", "queue_starts", "audit", "streams", "stream_sources", "stream_items"),
         "WITHOUT ROWID",
     )  # fmt: skip
+
+    def render(self, source: Source) -> Rendered:
+        """The statement. Rows that are written as they are given need no query of their own."""
+        source, each = unrolled(source)
+        body = _AS_GIVEN.sub(lambda found: _values(found, source), source.body)
+        return super().render(source._replace(body=body))._replace(each=each)
 
     def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
         """A numbered place; rows have one."""
@@ -325,6 +373,8 @@ class Mysql(Dialect):
         "index": "FORCE INDEX ({0})", "skip": _NO_CHANGE, "skip_any": _NO_CHANGE,
         "upsert": "ON DUPLICATE KEY UPDATE", "lock": "FOR UPDATE{skip}", "lock_all": "FOR UPDATE{skip}",
         "json": "{all}", "time": "FROM_UNIXTIME(({all}) / 1000.0)", "seconds": "({all}) / 1000.0",
+        "elements": "JSON_TABLE(CASE WHEN JSON_VALID({0}) AND JSON_TYPE({0}) = 'ARRAY' THEN {0} ELSE '[]' END, '$[*]' "
+        "COLUMNS (value LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PATH '$')) AS {1}",
     }  # fmt: skip
     table = "{{prefix}}{0}"
     types: ClassVar[dict[str, str]] = {
@@ -343,7 +393,8 @@ class Mysql(Dialect):
 
     def render(self, source: Source) -> Rendered:
         """The statement, and the order of its arguments."""
-        return super().render(source._replace(body=_SET.sub(_qualified, source.body)))
+        source, each = unrolled(source)
+        return super().render(source._replace(body=_SET.sub(_qualified, source.body)))._replace(each=each)
 
     def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
         """A place, and what it takes."""

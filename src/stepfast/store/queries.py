@@ -100,9 +100,14 @@ class Queries:
         """Drive a flow, which is made when it begins, because it may have to begin again."""
         raise NotImplementedError
 
+    async def _on(self, duty: str, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        """Drive a flow that belongs to a duty of workers: flush, claim, limited, start, sweep, mail. A database may
+        keep a connection for each of them."""
+        return await self._drive(flow, *arguments)
+
     async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
         """Drive a flow that is a duty of a sweeper."""
-        raise NotImplementedError
+        return await self._on("sweep", flow, *arguments)
 
     async def _page(self, filters: Filters, oldest_first: bool) -> Sequence[Any]:
         """A page of a list of runs."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -51,6 +51,18 @@ def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[
     return {written.name: fill(written.source.body, words) for written in _bodies(resources.files(package) / filename)}
 
 
+class Each(str):
+    """The text of a statement that is executed once for each row of an argument, whose columns come in its place."""
+
+    number: int
+
+    def __new__(cls, text: str, number: int) -> Self:
+        """``number``: that of the argument, from 0."""
+        made = super().__new__(cls, text)
+        made.number = number
+        return made
+
+
 class _Written(NamedTuple):
     """A statement in a file."""
 
@@ -78,7 +90,16 @@ def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
 
 def load_all(dialect: Dialect, words: dict[str, str]) -> dict[str, str]:
     """The texts of the statements of a database."""
-    return {name: statement.text for name, statement in load_rendered(dialect, words).items()}
+    return {name: _text(statement) for name, statement in load_rendered(dialect, words).items()}
+
+
+def _text(statement: Rendered) -> str:
+    return statement.text if statement.each is None else Each(statement.text, statement.each)
+
+
+def same_kind(old: str, new: str) -> str:
+    """A changed text of a statement, executed as the one before."""
+    return Each(new, old.number) if isinstance(old, Each) else new
 
 
 def load_rendered(dialect: Dialect, words: dict[str, str]) -> dict[str, Rendered]:
@@ -91,11 +112,12 @@ def load_rendered(dialect: Dialect, words: dict[str, str]) -> dict[str, Rendered
 def _load(dialect: Dialect, pairs: tuple[tuple[str, str], ...]) -> dict[str, Rendered]:
     words = _SAID_ONCE | dict(pairs)
     statements = dict[str, Rendered]()
-    for name, (text, order) in _rendered(dialect).items():
-        newest, oldest = fill(text, words | _NEWEST_FIRST), fill(text, words | _OLDEST_FIRST)
-        statements[name] = Rendered(newest, order)
+    for name, statement in _rendered(dialect).items():
+        newest = fill(statement.text, words | _NEWEST_FIRST)
+        oldest = fill(statement.text, words | _OLDEST_FIRST)
+        statements[name] = statement._replace(text=newest)
         if newest != oldest:
-            statements[OLDEST + name] = Rendered(oldest, order)
+            statements[OLDEST + name] = statement._replace(text=oldest)
     return statements
 
 

@@ -25,7 +25,12 @@ from ..model.records import (
     Tick,
 )
 from ..model.rows import DagOutputs
+from ..settings import Settings
 from .answers import NOTHING, Check, Pulse, SchemaState, Transacted, TransportConnection, Wakeups
+from .flows import claims, limits, signals, starts, sweep
+from .flows.base import Flow, T, ask
+from .flows.flush import flush
+from .flows.graphs import dag_outputs
 from .lock_timeout import Breaks
 from .queries import Queries
 
@@ -34,11 +39,27 @@ if TYPE_CHECKING:
 
 
 class Store(Queries, ABC):
-    """A database that holds runs."""
+    """A database that holds runs.
+
+    What has a body here is a flow (``store/flows``): a database may do it in a way of its own, by fewer statements, and
+    a test compares the two. What a database has to do is abstract, here or in ``Queries``: connect, ask, drive a flow.
+    """
 
     dialect: str
     breaks: Breaks
     """Tells when a connection broke: what was committed before may be gone."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._last_claims = claims.LastTokens()
+        self._last_limited = claims.LastTokens()
+
+    async def _look(self, duty: str, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        """Drive a flow that only reads."""
+        return await self._on(duty, flow, *arguments)
+
+    def _met(self, started: int | None) -> None:
+        """Hear when the server was started that answers; None: there is no server."""
 
     @property
     @abstractmethod
@@ -93,10 +114,10 @@ class Store(Queries, ABC):
 
     # -- definitions and starts
 
-    @abstractmethod
     async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
         """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it. While
         somebody's open transaction holds a key this waits; ``at_once`` it raises ``KeysHeld`` and has done nothing."""
+        return await self._on("start", starts.start, runs)
 
     @abstractmethod
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
@@ -108,16 +129,16 @@ class Store(Queries, ABC):
 
     # -- reading
 
-    @abstractmethod
     async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """The inputs of dag runs, and the outputs of their steps that were completed at a time or after."""
+        return await self._look("mail", dag_outputs, wanted)
 
     # -- queues
 
-    @abstractmethod
     async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
         """Like ``start``, all or none, unless more than so many would be ready in their queue: QueueFull. One start
         into the queue at a time. Runs whose key is taken are not counted."""
+        return await self._on("start", starts.start_bounded, runs, bound)
 
     # -- operators and senders
 
@@ -127,7 +148,6 @@ class Store(Queries, ABC):
     def pulse(self, patience: float = 10.0) -> Pulse:
         """A heartbeat for a thread of its own; a beat that takes longer than ``patience`` seconds has failed."""
 
-    @abstractmethod
     async def claim(
         self,
         worker: str,
@@ -140,24 +160,31 @@ class Store(Queries, ABC):
         """Up to ``limit`` ready runs of these lanes (each with its mark), highest priority first, then oldest, with
         their first records. Called again with the same token it returns what the first call took. Runs whose records
         the caller ``remembered`` as of a claim number come without them if nobody has claimed them since."""
+        again = self._last_claims.is_repeated(worker, token)
+        given = (lanes, versions, limit, again, self._settings, remembered)
+        return await self._on("claim", claims.claim, worker, token, *given)
 
-    @abstractmethod
     async def claim_suspects(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
     ) -> list[Claimed]:
         """A group of runs that workers have died with: of those that have the fewest losses as many as there is
         ``room`` for, which is said for two losses, for three, and so on; the last number holds for all beyond."""
+        again = self._last_claims.is_repeated(worker, token)
+        given = (versions, queues, room, again, self._settings)
+        return await self._on("claim", claims.claim_suspects, worker, token, *given)
 
-    @abstractmethod
     async def claim_limited(
         self, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int] = NOTHING
     ) -> Admission:
         """Ready runs of a limited queue, as many as its limits allow. Called again with the same token it returns what
         the first call took."""
+        again = self._last_limited.is_repeated(worker, token)
+        given = (worker, token, want, again, self._settings, remembered)
+        return await self._on("limited", limits.claim_limited, *given)
 
-    @abstractmethod
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write the journal: one transaction, fenced run by run."""
+        return await self._on("flush", flush, worker, batch, self._met)
 
     @abstractmethod
     async def transact(
@@ -170,22 +197,23 @@ class Store(Queries, ABC):
         its records are stored than its worker believes. LeaseLost if the run is not this worker's any more; what the
         function raises undoes everything and is raised."""
 
-    @abstractmethod
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """Looks into the mailboxes of some runs: what was sent to them and is new to who looks, no more than about
         ``mail_bytes`` for each, but of each name that is waited for the oldest in any case."""
+        return await self._look("mail", signals.look, looks, self._settings.mail_bytes)
 
-    @abstractmethod
     async def tick(
         self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None,
         schedules: Sequence[str] = (),
     ) -> Tick:  # fmt: skip
         """Which duties have work, for a worker that knows these workflows, serves these queues (None: all) and declares
         these schedules?"""
+        return await self._look("sweep", sweep.tick, workflows, lanes, queues, schedules)
 
-    @abstractmethod
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers that nobody has declared dead."""
+        rows = await self._look("sweep", ask, "beats", worker)
+        return [Beat(str(row[0]), *row[1:]) for row in rows]
 
     # -- wake-ups
     @abstractmethod

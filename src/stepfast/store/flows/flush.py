@@ -18,8 +18,9 @@ from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_d
 from ...model.transitions.finish import gone_with, leave
 from ...model.transitions.operator import NO_TRACES, end_open_step, pause
 from . import streams
-from .base import COMMIT, Flow, Rows, Start, ask, change, forget_steps, found, lock_free, put, read, traces_of
+from .base import COMMIT, Flow, Rows, ask, change, forget_steps, found, lock_free, put, read, traces_of
 from .remote_steps import send_out
+from .starts import insert_runs
 
 _DURATION = StepDone._fields.index("duration_ms")
 
@@ -95,7 +96,7 @@ def _join(entries: Sequence[StepWith]) -> Flow[None]:
     yield from put("take_mail", [(entry.run_id, mail) for entry in entries for mail in entry.takes])
     children = [run for entry in entries for run in entry.starts]
     if children:
-        yield Start(children)
+        yield from insert_runs(children)
 
 
 def _latest(entries: Iterable[StepRunning]) -> Iterable[StepRunning]:
@@ -259,7 +260,7 @@ def _when(move: Transition, dags: Mapping[str, RunState], now: int) -> int:
 def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow[None]:
     """Runs that go on as others: these take over the parent, the tags, the mail, and what was asked of them and they
     left unheard: a pause holds the successor, a cancellation comes by mail."""
-    yield Start([replace(run, shape=run.shape._replace(tags=()), parent=None) for _, run in successors])
+    yield from insert_runs([replace(run, shape=run.shape._replace(tags=()), parent=None) for _, run in successors])
     pairs = [(ended, run.id) for ended, run in successors]
     yield from put("inherit", pairs)
     yield from put("inherit_tags", pairs)

@@ -26,8 +26,9 @@ from ...model.rate_limiter import (
 )
 from ...model.records import Claimed, Lane
 from ...model.run_state import sooner
-from ...settings import SUSPECT_LOSSES
-from .base import Flow, Rows, ask, put, put_each
+from ...settings import SUSPECT_LOSSES, Settings
+from .base import COMMIT, Flow, Rows, ask, put, put_each
+from .claims import claimed, in_order, with_history
 
 
 def read_gate(row: Any) -> Gate:
@@ -72,8 +73,19 @@ _UNCOUNTED_MS = 5000
 _PRUNED_EVERY_MS = 10_000
 
 
-def claim_limited(worker: str, token: int, want: WantedRuns, again: bool, most_bytes: int) -> Flow[Admission]:
-    """Take what the limits allow. ``again``: the same was asked before, and the reply may have been lost."""
+def claim_limited(
+    worker: str, token: int, want: WantedRuns, again: bool, settings: Settings, remembered: Mapping[str, int]
+) -> Flow[Admission]:
+    """Take what the limits allow, and bring histories along when the row of the queue is free again. ``again``: the
+    same was asked before, and the reply may have been lost."""
+    done = yield from _admit(worker, token, want, again, settings.claim_bytes)
+    if any(run.claim > 1 or not run.seed for run in done.runs):
+        yield COMMIT
+        yield from with_history(worker, done.runs, remembered, settings)
+    return done
+
+
+def _admit(worker: str, token: int, want: WantedRuns, again: bool, most_bytes: int) -> Flow[Admission]:
     if again and (taken := (yield from _claimed(worker, token))):
         return Admission(taken, left=True, again=True, keys_seen=want.keys_seen)
     rows = yield from ask("lock_queue", want.queue)
@@ -261,19 +273,19 @@ def _take(worker: str, token: int, choice: Choice, want: WantedRuns) -> Flow[lis
     if not choice.taken:
         return []
     rows = [(run.id, worker, token, want.versions[run.workflow]) for run in choice.taken]
-    yield from put_each(("log_claims", "take_limited"), rows)
+    yield from put_each(("log_limited", "take_limited"), rows)
     before = {run.id: run for run in choice.taken}
     taken = yield from _claimed(worker, token)
     for run in taken:
         if run.id in before:
             run.place, run.last_version = before[run.id].place, before[run.id].version
-    return sorted(taken, key=lambda run: (-run.priority, run.place))
+    return in_order(taken)
 
 
 def _claimed(worker: str, token: int) -> Flow[list[Claimed]]:
-    taken = [Claimed(*row) for row in (yield from ask("claimed", worker, token))]
+    taken = yield from claimed(worker, token)
     for run in taken:
-        run.undoing, run.failing, run.limited = bool(run.undoing), bool(run.failing), True
+        run.limited = True
     return taken
 
 

@@ -13,7 +13,8 @@ from ...model.cron import Timetable, tick_key
 from ...model.records import NewRun
 from ...model.schedules import Round, ScheduleRow, ScheduleSpec
 from ...model.stored import read_json
-from .base import Flow, Rows, Start, ask, put
+from .base import Flow, Rows, ask, put
+from .starts import insert_runs
 
 Make = Callable[[int], list[NewRun]]
 """The rows of the run that a tick starts."""
@@ -154,7 +155,7 @@ def fire(shots: Sequence[Shot], most: int, grace_ms: int) -> Flow[Fired]:
     kept = [_not_overlapping(shot.row, done, open_runs) for shot, done in zip(ours, rounds, strict=True)]
     runs = [run for shot, ticks in zip(ours, kept, strict=True) for tick in ticks for run in shot.make(tick)]
     if runs:
-        yield Start(runs)
+        yield from insert_runs(runs)
     last = yield from _last_runs(zip((shot.row for shot in ours), kept, strict=True))
     moved = [model.fired(shot.row, done, last.get(shot.row.name)) for shot, done in zip(ours, rounds, strict=True)]
     yield from _change(moved)

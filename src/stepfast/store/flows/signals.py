@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...model.records import Answer, Lane, Mail
+from ...model.records import Answer, Lane, Look, Mail, Mailbox
 from ...model.run_state import RunState
 from ...model.status import (
     MAIL_CANCEL,
@@ -19,7 +19,7 @@ from ...model.status import (
 )
 from ...model.transitions.operator import NewTime, from_mail, way_to_cancel
 from ...model.transitions.signals import wake, wanted_mail, way_to_signal
-from ..answers import Delivery, MailId, mailbox_full
+from ..answers import Delivery, MailId, holds_all, mailbox_full
 from .base import COMMIT, Flow, Rows, ask, change, found, lock_free, lock_run, put
 from .flush import Settlement
 from .operating import StateChange, cancel_dags, cancel_runs, reschedule_runs, resume_runs
@@ -212,3 +212,33 @@ def _cancel(runs: Sequence[RunState], now: int) -> Flow[tuple[dict[str, RunState
     cancelled = yield from cancel_runs(runs, now)
     after = {run.id: run for run in (*done.runs, *cancelled.runs)}
     return after, done.lanes | cancelled.lanes, cancelled.ended or bool(done.ended)
+
+
+# -- looking into mailboxes --------------------------------------------------------------------------------
+
+
+def look(looks: Sequence[Look], most: int) -> Flow[dict[str, Mailbox]]:
+    """What was sent to some runs and is new to who looks. The counters are read first, so that they are never newer
+    than the mail. Of each name the first comes in any case, or the run would sleep over it; the rest, and the ends of
+    children, up to ``most`` bytes."""
+    ids = [each.run_id for each in looks]
+    boxes = {str(row[0]): Mailbox(row[1], row[2]) for row in (yield from ask("counters", ids))}
+    seen = {mail_id for each in looks for mail_id in each.seen}
+    names = {each.run_id: each.names for each in looks}
+    chosen, piles = list[tuple[str, str]](), dict[tuple[str, str, str], tuple[int, int]]()
+    for run_id, mail_id, kind, name, size in (yield from ask("heads", ids)):
+        wanted, mail_run = names.get(str(run_id)), str(run_id)
+        limit = None if wanted is None or kind != MAIL_SIGNAL else wanted.get(name, 0)
+        if str(mail_id) in seen or (wanted is not None and kind == MAIL_SIGNAL and name not in wanted):
+            continue
+        pile = (mail_run, kind, name if kind == MAIL_SIGNAL else "")
+        number, before = piles.get(pile, (0, 0))
+        piles[pile] = number + 1, before + size
+        if number == 0 or ((limit is None or number < limit) and before < most):
+            chosen.append((mail_run, str(mail_id)))
+    for run_id, mail_id, *mail in (yield from ask("bodies", Rows(chosen))) if chosen else ():
+        if str(run_id) in boxes:
+            boxes[str(run_id)].mail.append(Mail(str(run_id), str(mail_id), *mail))
+    for box in boxes.values():
+        box.more = not holds_all([each for each in box.mail if each.kind in MAIL_ENDS], most)
+    return boxes

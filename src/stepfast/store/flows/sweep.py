@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from ...model.ids import made_at
+from ...model.records import Lane, Tick
 from ...model.run_state import RunState
 from ...model.status import REASON_DEADLINE
 from ...model.transitions.dag import BY_A_STEP, Why
@@ -222,3 +223,49 @@ def _give_back(runs: dict[str, RunState], now: int) -> Flow[None]:
     recorded = yield from _recorded(runs)
     moved = [give_back(run, run.id in recorded, now, number) for number, run in enumerate(runs.values(), 1)]
     yield from change(moved)
+
+
+# -- what an idle worker asks --------------------------------------------------------------------------------
+
+
+def tick(
+    workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None, schedules: Sequence[str]
+) -> Flow[Tick]:
+    """Which duties have work, for a worker that knows these workflows, serves these queues and declares these
+    schedules."""
+    [(now, next_due, mail, schedule, remote)] = yield from ask("duties", list(schedules))
+    gates = {name: (bool(paused), bool(limited)) for name, paused, limited in (yield from ask("gates"))}
+    known = None if workflows is None else frozenset(workflows)
+    suspects = {row[0] for row in (yield from ask("count_suspects")) if known is None or row[1] in known}
+    found = (yield from _known_lanes(known)) if lanes else []
+    return Tick(
+        now_ms=now,
+        due=next_due is not None and next_due <= now,
+        next_due_ms=None if next_due is None else next_due - now,
+        suspects=any(queue not in gates and (queues is None or queue in queues) for queue in suspects),
+        lanes=[lane for lane in found if lane.queue not in gates],
+        mail=mail is not None,
+        limited=[lane for lane in found if lane.queue in gates and not gates[lane.queue][0]],
+        gated=frozenset(gates),
+        paused=frozenset(name for name, (paused, _) in gates.items() if paused),
+        limited_suspects=[
+            name for name, (paused, limited) in gates.items() if limited and not paused and name in suspects
+        ],
+        schedule_ms=None if schedule is None else schedule - now,
+        remote=remote is not None,
+        remote_ms=None if remote is None else remote - now,
+    )
+
+
+_BEFORE_ALL = Lane("", "", -(2**31))
+
+
+def _known_lanes(known: Collection[str] | None) -> Flow[list[Lane]]:
+    """The lanes that have something ready: skipped through in the index, so that their number counts and not the number
+    of runs in them."""
+    lanes, last = list[Lane](), _BEFORE_ALL
+    while rows := (yield from ask("next_lane", *last)):
+        last = Lane(*rows[0])
+        if known is None or last.workflow in known:
+            lanes.append(last)
+    return lanes

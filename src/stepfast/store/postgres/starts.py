@@ -166,7 +166,7 @@ class Starts:
         self, connection: Any, shape: RunShape, linked: bool, runs: Sequence[NewRun], first: int
     ) -> None:
         await connection.execute(
-            self._sql["start_linked" if linked else "start"],
+            self._sql["start_linked_alike" if linked else "start_alike"],
             [run.id for run in runs],
             [run.input for run in runs],
             [run.key for run in runs],
@@ -230,10 +230,8 @@ class Starts:
                 keyed.setdefault(run.shape.workflow, []).append(run)
         owners: dict[str, str] = {}
         for workflow, theirs in keyed.items():
-            names, ids = [run.key for run in theirs], [run.id for run in theirs]
-            found = {
-                str(row["ours"]): row for row in await connection.fetch(self._sql["by_keys"], workflow, names, ids)
-            }
+            columns = [workflow] * len(theirs), [run.key for run in theirs], [run.id for run in theirs]
+            found = {str(row["ours"]): row for row in await connection.fetch(self._sql["by_keys"], *columns)}
             if len(found) < len(theirs):
                 return None
             owners |= {ours: str(row["id"]) for ours, row in found.items()}

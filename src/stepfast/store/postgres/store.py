@@ -12,12 +12,10 @@ import asyncpg
 from ...cancellation import raise_if_cancelled, requests
 from ...errors import AppClosed, DatabaseUnavailable
 from ...model.queue_config import Bound
-from ...model.rate_limiter import Admission, WantedRuns
 from ...model.records import (
     NO_DOUBTS,
     Answer,
     Batch,
-    Beat,
     BeatAnswer,
     Claimed,
     FlushAnswer,
@@ -31,7 +29,6 @@ from ...model.records import (
     StepDone,
     Tick,
 )
-from ...model.rows import DagOutputs
 from ...model.status import RUNNING
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
@@ -46,7 +43,7 @@ from ..sql import OLDEST, load_all
 from ..store import Store
 from . import own_pool, schema
 from .caller_connections import Callers
-from .claims import Claims, LimitedClaims
+from .claims import Claims
 from .connections import DUTIES, Connector, Continuity, KeptConnection, connect_error, know_arrays, qualify
 from .ctx_transaction import Transactions
 from .driver import Driver, as_columns
@@ -152,28 +149,6 @@ def _bounded(sql: str) -> str:
     return f"SELECT * FROM (\n{sql}\n) AS looked LIMIT {MOST_ROWS}"
 
 
-class GraphReader:
-    """Reads dag runs over a connection that is kept for it."""
-
-    def __init__(self, kept: KeptConnection, statements: dict[str, str]) -> None:
-        self._kept = kept
-        self._sql = statements
-
-    async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
-        """The inputs of dag runs, and the outputs of their steps that were completed at a time or after."""
-        since: dict[str, int] = {}
-        for dag_id, time in wanted:
-            since[dag_id] = min(time, since.get(dag_id, time))
-        found: dict[str, DagOutputs] = {}
-        async with self._kept.use() as connection:
-            for row in await connection.fetch(self._sql["dag_inputs"], list(since)):
-                found[str(row["id"])] = DagOutputs(row["input"], row["format"], [])
-            for dag_id, *output in await connection.fetch(self._sql["dag_outputs"], list(since), list(since.values())):
-                if str(dag_id) in found:
-                    found[str(dag_id)].outputs.append((output[0], output[1], output[2], output[3]))
-        return found
-
-
 class Sweeps:
     """Sweeps over one connection of its own."""
 
@@ -208,10 +183,6 @@ class Sweeps:
             remote=row["remote"],
         )
 
-    async def beats(self, worker: str) -> list[Beat]:
-        """The last beats of all other workers."""
-        return [Beat(str(row[0]), *row[1:]) for row in await self._kept.fetch(self._sql["beats"], worker)]
-
 
 _EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
 _NOW = f"({_EPOCH} * 1000::double precision)::bigint"
@@ -240,7 +211,7 @@ class PostgresStore(Store):
     dialect = "postgres"
 
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
-        self._settings = settings
+        super().__init__(settings)
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
         self._channel = words["channel"] = f"stepfast_{namespace}"
         words |= {"listed": str(settings.list_payload_limit), "standing": standing_columns(_AS_TEXT)}
@@ -248,7 +219,7 @@ class PostgresStore(Store):
         words |= {"fresh": _FRESH, "went_on": _WENT_ON, "join": "JOIN", "wide": "", "/wide": ""}
         self._sql = {name: qualify(text) for name, text in load_all(POSTGRES, words).items()}
         self._quoted = words["schema"]
-        continuity = Continuity()
+        continuity = self._continuity = Continuity()
         self.breaks = continuity.breaks
         self._connector = Connector(url, settings, pool)
         self._url, self._of_pool = url.text, url.of_pool
@@ -266,11 +237,9 @@ class PostgresStore(Store):
         self._starts = Starts(kept, held, self._sql, settings.start_batch, callers)
         driver = self._driver = Driver(self._sql, self._starts)
         self._flusher = Flusher(kept["flush"], self._sql, driver, continuity)
-        self._claims = Claims(kept["claim"], self._sql, settings)
-        self._limited = LimitedClaims(kept["limited"], self._sql, settings, driver)
+        self._claims = Claims(kept["claim"], self._sql, settings, driver)
         self._sweeps = Sweeps(kept["sweep"], self._sql, continuity)
         self._mailroom = Mailboxes(kept["mail"], self._sql, callers, settings)
-        self._graphs = GraphReader(kept["mail"], self._sql)
         self._transactions = Transactions(self._connector, self._sql, settings, len(DUTIES) + 1, continuity)
 
     @property
@@ -389,12 +358,6 @@ class PostgresStore(Store):
         """Insert runs in the caller's transaction."""
         return await self._starts.start_within(connection, runs)
 
-    # -- reading -----------------------------------------------------------------------------------------------
-
-    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
-        """What the steps of dag runs see."""
-        return await self._graphs.outputs(wanted)
-
     # -- senders -------------------------------------------------------------------------------------------------
 
     async def send(self, mail: Mail, again: bool = False, check: bool = False) -> Answer:
@@ -438,19 +401,8 @@ class PostgresStore(Store):
         remembered: Mapping[str, int] = NOTHING,
     ) -> list[Claimed]:
         """Ready runs of these lanes."""
-        return await self._claims.claim(worker, token, lanes, versions, limit, remembered)
-
-    async def claim_suspects(
-        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
-    ) -> list[Claimed]:
-        """A group of runs that workers have died with."""
-        return await self._claims.claim_suspects(worker, token, versions, queues, room)
-
-    async def claim_limited(
-        self, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int] = NOTHING
-    ) -> Admission:
-        """Ready runs of a limited queue."""
-        return await self._limited.claim(worker, token, want, remembered)
+        again = self._last_claims.is_repeated(worker, token)
+        return await self._claims.claim(worker, token, lanes, versions, limit, again, remembered)
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write a batch of the journal, fenced."""
@@ -473,10 +425,6 @@ class PostgresStore(Store):
     ) -> Tick:  # fmt: skip
         """Which duties have work?"""
         return await self._sweeps.tick(workflows, lanes, queues, schedules)
-
-    async def beats(self, worker: str) -> list[Beat]:
-        """The last beats of all other workers."""
-        return await self._sweeps.beats(worker)
 
     # -- remote steps ------------------------------------------------------------------------------------------
 
@@ -507,9 +455,16 @@ class PostgresStore(Store):
         result: T = await self._with_connection(lambda c: self._driver.run(c, flow(*arguments)))
         return result
 
-    async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        async with self._kept["sweep"].use() as connection:
+    async def _on(self, duty: str, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        async with self._kept[duty].use() as connection:
             return await self._driver.run(connection, flow(*arguments))
+
+    async def _look(self, duty: str, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        async with self._kept[duty].use() as connection:
+            return await self._driver.join(connection, flow(*arguments))
+
+    def _met(self, started: int | None) -> None:
+        self._continuity.met(started)
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:
         if filters.tag is not None:

@@ -28,3 +28,20 @@ WHERE (SELECT true FROM {runs} r WHERE r.dag_id = u.id AND r.dag_id IS NOT NULL 
 -- The graph of a dag in a version; if that is not stored, the copy that a run of it (`run_id`) brought along.
 SELECT COALESCE((SELECT d.graph FROM {definitions} d WHERE d.name = :name AND d.version = :version),
                 (SELECT v.value FROM {run_values} v WHERE v.run_id = :run_id AND v.key = '~graph')) AS graph;
+
+-- name: dag_steps(dag_id)
+-- The steps of a dag run, in the order of their declaration.
+SELECT id::text, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt,
+       visible_at, ready_at, started_at, completed_at, worker::text, unrecorded_losses
+FROM {runs} WHERE dag_id = :dag_id AND dag_id IS NOT NULL ORDER BY ordinal;
+
+-- name: dag_inputs(ids uuid[])
+-- The inputs of dag runs.
+SELECT r.id, r.input, r.format FROM {runs} r WHERE r.id {in ids};
+
+-- name: dag_outputs(u(id uuid, since bigint))
+-- The outputs of their steps that were completed at a time or after.
+SELECT s.dag_id, s.dag_step, s.output, COALESCE(s.output_format, s.format) AS format, s.completed_at
+FROM {rows u}
+{join} {runs} s {index runs_outputs} ON s.dag_id = u.id AND s.completed_at >= u.since
+WHERE s.dag_id IS NOT NULL AND s.status = 'completed';

@@ -1,6 +1,6 @@
 -- Claims from limited queues. The row of the queue is locked when these are asked, so that one claim counts at a time.
 
--- name: log_claims(u(id uuid, worker uuid, token bigint, version text))
+-- name: log_limited(u(id uuid, worker uuid, token bigint, version text))
 -- Whose the claims of some runs were before, where that is another worker than the one that takes them now. A row that is then
 -- left because somebody holds it is not taken: its claims were that worker's all the same.
 INSERT INTO {claims} (run_id, claim, worker)

@@ -1,4 +1,55 @@
--- Reading runs.
+-- Starting runs and reading them.
+
+-- name: start(u(id uuid, input text, key text, place bigint, workflow text, version text, queue text, priority integer,
+--     visible_at bigint, max_attempts integer, timeout_ms bigint, deadline_ms bigint, deadline_at bigint,
+--     expires_at bigint, tags text, concurrency_key text, format smallint, seed text, created_at bigint))
+-- Many starts; a repeated one finds its id taken, a keyed one perhaps its key, and changes nothing.
+INSERT INTO {runs} (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts, timeout_ms,
+                    deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at, status)
+SELECT u.*, 'queued'
+FROM {rows u}
+WHERE true
+{skip_any id};
+
+-- name: start_linked(u(id uuid, input text, key text, place bigint, workflow text, version text, queue text,
+--     priority integer, visible_at bigint, max_attempts integer, timeout_ms bigint, deadline_ms bigint,
+--     deadline_at bigint, expires_at bigint, tags text, concurrency_key text, format smallint, seed text,
+--     created_at bigint, status text, waiting_for text, started_at bigint, ready_at bigint, parent_id uuid,
+--     parent_branch text, parent_position integer, reply_to uuid, origin_id uuid, trace text, graph text, dag_id uuid,
+--     dag_step text, pending integer, ordinal integer))
+-- The same for runs that belong to another one, as its child, as what continues it, or as a step of a dag; for dag runs;
+-- and for those of a trace.
+INSERT INTO {runs} (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts, timeout_ms,
+                    deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at, status,
+                    waiting_for, started_at, ready_at, parent_id, parent_branch, parent_position, reply_to, origin_id,
+                    trace, graph, dag_id, dag_step, pending, ordinal)
+SELECT u.*
+FROM {rows u}
+WHERE true
+{skip_any id};
+
+-- name: start_tags(u(id uuid, tag text))
+-- The tags of runs just started, for finding them again; none for a run that lost its key to an earlier one.
+INSERT INTO {run_tags} (tag, run_id)
+SELECT u.tag, r.id FROM {rows u} {join} {runs} r ON r.id = u.id
+WHERE true
+{skip_any tag};
+
+-- name: start_graphs(u(id uuid, graph text))
+-- Copies of graphs that may not be stored yet, for dag runs that were started in this transaction.
+INSERT INTO {run_values} (run_id, key, value, format, updated_at)
+SELECT r.id, '~graph', u.graph, 1, r.created_at FROM {rows u} {join} {runs} r ON r.id = u.id
+WHERE true
+{skip run_id, key};
+
+-- name: by_keys(u(workflow text, key text, id uuid))
+-- Which runs have these keys, ours or those of earlier starts.
+SELECT u.id::text AS ours, r.id FROM {rows u}
+{join} {runs} r ON r.workflow = u.workflow AND r.key = u.key AND r.key IS NOT NULL;
+
+-- name: earlier(ids uuid[])
+-- What runs were started with, where that is small, so that a key which is used again for something else is detected.
+SELECT r.id, r.input, r.format FROM {runs} r WHERE r.id {in ids} AND octet_length(r.input) <= 4096;
 
 -- name: outcomes(ids uuid[])
 -- Those of the given runs that have ended: one question for everybody who waits in a process.

@@ -1,4 +1,26 @@
--- Workers: how they come and go, beat, and are declared dead.
+-- Workers: how they come and go, beat, and are declared dead; and what an idle one asks.
+
+-- name: duties(schedules text[])
+-- Which duties have work, but for lanes and suspects. Of the schedules that code declares only those count which the
+-- worker's own declares.
+SELECT {now} AS now_ms,
+       (SELECT min(r.visible_at) FROM {runs} r WHERE r.visible_at IS NOT NULL) AS next_due,
+       (SELECT min(m.sent_at) FROM {mailbox} m {index mailbox_undelivered} WHERE NOT m.delivered) AS mail,
+       (SELECT min(d.due_at) FROM (
+            SELECT min(s.due_at) AS due_at FROM {schedules} s WHERE s.due_at IS NOT NULL AND NOT s.declared
+            UNION ALL
+            SELECT s.due_at FROM {schedules} s WHERE s.declared AND s.name {in schedules}) AS d) AS next_schedule,
+       (SELECT min(t.due_at) FROM {remote_steps} t {index remote_steps_due} WHERE t.due_at IS NOT NULL) AS next_remote;
+
+-- name: gates
+-- The queues that are paused or limited.
+SELECT name, paused, limited FROM {queues} q WHERE paused OR limited;
+
+-- name: next_lane(queue, workflow, priority integer)
+-- The lane after one: executed again and again, it skips through the index from lane to lane.
+SELECT queue, workflow, priority FROM {runs}
+WHERE place IS NOT NULL AND losses < 2 AND (queue, workflow, priority) > (:queue, :workflow, :priority)
+ORDER BY queue, workflow, priority LIMIT 1;
 
 -- name: beat(worker, running)
 -- One heartbeat for all a worker holds. No row: it was declared dead.

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from ..sql import Each
+
 _WIDTHS = (100, 20, 5, 1)
 """Rows per statement. Few widths, so that the prepared statements are found again."""
 _WIDE = "json_group_array("
@@ -44,6 +46,10 @@ def fetch_wide(database: sqlite3.Connection, sql: str, values: Iterable[Any]) ->
 
 def fetch(database: sqlite3.Connection, text: str, arguments: Sequence[Any]) -> list[Any]:
     """The rows that a question brings."""
+    if isinstance(text, Each):
+        number, once = text.number, str(text)
+        asked = [(*arguments[:number], *row, *arguments[number + 1 :]) for row in arguments[number]]
+        return [row for values in asked for row in fetch(database, once, values)]
     values = bound_values(arguments)
     return fetch_wide(database, text, values) if _WIDE in text else database.execute(text, values).fetchall()
 

@@ -18,11 +18,12 @@ from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
 from ...model.records import Answer, Mail, NewRun
 from ...model.transitions.signals import way_to_signal
+from ..flows.starts import start
 from .connections import bindable, is_busy
 from .ctx_transaction import GuardedConnection
+from .driver import drive
 from .errors import Troubles
 from .queries import post, post_to_step, refuse_if_full
-from .starts import start
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class Fetched:
 
 async def start_within(connection: Any, sql: dict[str, str], runs: Sequence[NewRun], troubles: Troubles) -> list[str]:
     """Insert runs, all or none."""
-    return await _within(connection, lambda database: start(database, sql, runs), sql, troubles)
+    return await _within(connection, lambda database: drive(database, sql, start(runs)), sql, troubles)
 
 
 async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Answer:

@@ -6,13 +6,15 @@ import re
 import sqlite3
 from functools import lru_cache
 
+from ..sql import same_kind
+
 _SIZED = re.compile(r"\boctet_length\(([\w.]+)\)")
 _HAS_SIZE = sqlite3.sqlite_version_info >= (3, 43)
 
 
 def for_this_sqlite(statements: dict[str, str]) -> dict[str, str]:
     """Statements as the library at hand understands them."""
-    return statements if _HAS_SIZE else {name: older(text) for name, text in statements.items()}
+    return statements if _HAS_SIZE else {name: same_kind(text, older(text)) for name, text in statements.items()}
 
 
 @lru_cache(maxsize=1024)

@@ -6,8 +6,8 @@ import sqlite3
 from typing import Any
 
 from ..flows.base import Ask, Flow, Put, PutEach, Remove, Request, SendTasks, Start, T
+from ..flows.starts import insert
 from .bulk_rows import execute_wide, fetch
-from .starts import start
 
 
 def drive(database: sqlite3.Connection, sql: dict[str, str], flow: Flow[T]) -> T:
@@ -32,4 +32,5 @@ def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request)
             execute_wide(database, sql[name], request.rows)
         return None
     assert not isinstance(request, (SendTasks, Remove)), "no transport is in a SQLite file"
-    return start(database, sql, request.runs) if isinstance(request, Start) else None
+    seed = getattr(database, "given_seed", None)
+    return drive(database, sql, insert(request.runs, seed)) if isinstance(request, Start) and seed else None

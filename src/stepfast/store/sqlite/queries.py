@@ -10,11 +10,10 @@ import msgspec
 
 from ...model import status
 from ...model.records import Look, Mail, Mailbox
-from ...model.rows import DagOutputs
 from ...model.status import AT_REST, RUNNING
 from ...model.transitions.signals import way_to_signal
 from ..answers import holds_all, mailbox_full
-from .bulk_rows import fetch_wide
+from .bulk_rows import fetch, fetch_wide
 
 
 def page_statement(tag: str | None, status: str | None, workflow: str | None) -> str:
@@ -28,31 +27,14 @@ def page_statement(tag: str | None, status: str | None, workflow: str | None) ->
     return "runs" if workflow is None else "runs_of_workflow"
 
 
-def dag_outputs(
-    database: sqlite3.Connection, sql: dict[str, str], wanted: Sequence[tuple[str, int]]
-) -> dict[str, DagOutputs]:
-    """What the steps of dag runs see; two questions for all of them, and one for each large payload."""
-    which, found = _json(list(wanted)), dict[str, DagOutputs]()
-    for dag_id, text, format_ in fetch_wide(database, sql["dag_inputs"], (which,)):
-        if text is None:
-            (text,) = database.execute(sql["dag_input"], (dag_id,)).fetchone()
-        found[dag_id] = DagOutputs(text, format_, [])
-    for dag_id, dag_step, output, format_, completed_at, there in fetch_wide(database, sql["dag_outputs"], (which,)):
-        if dag_id in found:
-            if output is None and there:
-                (output,) = database.execute(sql["dag_output"], (dag_id, dag_step)).fetchone()
-            found[dag_id].outputs.append((dag_step, output, format_, completed_at))
-    return found
-
-
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
 def mail(database: sqlite3.Connection, sql: dict[str, str], looks: Sequence[Look], most: int) -> dict[str, Mailbox]:
     """Two questions for all of them, the counters first: no snapshot holds them together. Large values apart."""
-    ids = _json([look.run_id for look in looks])
-    boxes = {run_id: Mailbox(wakes, ends) for run_id, wakes, ends in fetch_wide(database, sql["counters"], (ids,))}
+    ids = [look.run_id for look in looks]
+    boxes = {run_id: Mailbox(wakes, ends) for run_id, wakes, ends in fetch(database, sql["counters"], (ids,))}
     wanted = _json([(look.run_id, look.names) for look in looks])
     seen = _json([mail_id for look in looks for mail_id in look.seen])
     brought = sorted(fetch_wide(database, sql["mail"], (wanted, seen, most)), key=lambda row: (row[0], row[2]))

@@ -7,36 +7,27 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from ...errors import ConfigurationError, DatabaseUnavailable
-from ...model.queue_config import Bound
-from ...model.rate_limiter import Admission, WantedRuns
 from ...model.records import (
     NO_DOUBTS,
     Answer,
     Batch,
-    Beat,
     BeatAnswer,
-    Claimed,
     FlushAnswer,
     HasRecordCount,
     Held,
-    Lane,
     Look,
     Mail,
     Mailbox,
     NewRun,
     StepDone,
-    Tick,
 )
-from ...model.rows import DagOutputs
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
-from ..answers import NOTHING, Check, SchemaState, Transacted, Wakeups
+from ..answers import Check, SchemaState, Transacted, Wakeups
 from ..dialects import SQLITE
 from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..lock_timeout import Breaks
@@ -47,7 +38,6 @@ from ..sql import OLDEST, load_all
 from ..store import Store
 from . import caller_connections, queries, schema
 from .bulk_rows import bound_values, fetch
-from .claims import Claims
 from .connections import GIVEN_NOW, connect, primary_code, turn_to_wal
 from .ctx_transaction import GuardedConnection, Undone, transact
 from .dialect import for_this_sqlite
@@ -56,7 +46,6 @@ from .errors import Troubles, closed
 from .flush import flush
 from .queries import page_statement
 from .schema import Schema
-from .starts import start, start_bounded
 from .writer import ConnectionThread, Reader, Work, Writer
 
 LOOK = Wakeups(frozenset(), True, True, True)
@@ -181,65 +170,6 @@ class SqliteGlance(BaseGlance):
         )
 
 
-_BEFORE_ALL = Lane("", "", -(2**63))
-
-
-def tick(
-    database: sqlite3.Connection,
-    sql: dict[str, str],
-    claims: Claims,
-    workflows: Sequence[str] | None,
-    lanes: bool,
-    queues: Sequence[str] | None = None,
-    schedules: Sequence[str] = (),
-) -> Tick:
-    """Which duties have work?"""
-    declared = msgspec.json.encode(schedules).decode()
-    now, next_due, mail, schedule, remote = database.execute(sql["duties"], (declared,)).fetchone()
-    gates = {name: (bool(paused), suspects) for name, paused, suspects in database.execute(sql["gates"]).fetchall()}
-    found = list(_known_lanes(database, sql, workflows)) if lanes else []
-    return Tick(
-        now_ms=now,
-        due=next_due is not None and next_due <= now,
-        next_due_ms=None if next_due is None else next_due - now,
-        suspects=claims.has_suspects(database, workflows, queues),
-        lanes=[lane for lane in found if lane.queue not in gates],
-        mail=bool(mail),
-        limited=[lane for lane in found if lane.queue in gates and not gates[lane.queue][0]],
-        gated=frozenset(gates),
-        paused=frozenset(name for name, (paused, _) in gates.items() if paused),
-        limited_suspects=[
-            name for name, (paused, suspects) in gates.items() if not paused and _knows(workflows, suspects)
-        ],
-        schedule_ms=None if schedule is None else schedule - now,
-        remote=remote is not None,
-        remote_ms=None if remote is None else remote - now,
-    )
-
-
-def _knows(workflows: Collection[str] | None, names: str) -> bool:
-    """Whether one of these names, which are JSON, is that of a known workflow."""
-    found = msgspec.json.decode(names)
-    return bool(found) if workflows is None else any(name in workflows for name in found)
-
-
-def _known_lanes(
-    database: sqlite3.Connection, sql: dict[str, str], workflows: Collection[str] | None
-) -> Iterator[Lane]:
-    known = None if workflows is None else set(workflows)
-    lane: Lane | None = _BEFORE_ALL
-    while lane is not None:
-        row = database.execute(sql["next_lane"], lane).fetchone()
-        lane = None if row is None else Lane(*row)
-        if lane is not None and (known is None or lane.workflow in known):
-            yield lane
-
-
-def beats(database: sqlite3.Connection, sql: dict[str, str], worker: str) -> list[Beat]:
-    """The last beats of all other workers."""
-    return [Beat(*row) for row in database.execute(sql["beats"], (worker,))]
-
-
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 """Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
@@ -264,11 +194,11 @@ class SqliteStore(Store):
     def __init__(
         self, url: DatabaseUrl, namespace: str, settings: Settings, now: Callable[[], int] | None = None
     ) -> None:
+        super().__init__(settings)
         self.breaks = Breaks()
         self._path = url.path
         self._ours = f"{namespace}_meta"
         self._prefix = f"{namespace}_"
-        self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         self._given_now = now if url.path is None else None
         self.given_seed: str | None = None
@@ -288,7 +218,6 @@ class SqliteStore(Store):
         }
         self._sql = for_this_sqlite(load_all(SQLITE, words))
         self._schema = Schema(migrations(SQLITE, words), self._sql)
-        self._claims = Claims(self._sql, settings)
         self._bell = Bell()
         self._writer: Writer | None = None
         self._reader: ConnectionThread | None = None
@@ -427,15 +356,7 @@ class SqliteStore(Store):
                 self._onlooker.start()
             return self._onlooker or self._reader
 
-    # -- definitions and starts -----------------------------------------------------------------------------
-
-    async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
-        """All or none: a job that fails is rolled back to its savepoint."""
-        return await self._write(lambda database: start(database, self._sql, runs))
-
-    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
-        """Start all of these runs, or none of them if too many would be ready."""
-        return await self._write(lambda database: start_bounded(database, self._sql, runs, bound))
+    # -- callers --------------------------------------------------------------------------------------------
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """Insert runs on the caller's connection, in the caller's thread."""
@@ -447,12 +368,6 @@ class SqliteStore(Store):
             connection, self._sql, mail, self._troubles, self._settings.max_signals
         )
 
-    # -- reading --------------------------------------------------------------------------------------------
-
-    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
-        """What the steps of dag runs see."""
-        return await self._read(lambda database: queries.dag_outputs(database, self._sql, wanted))
-
     # -- workers --------------------------------------------------------------------------------------------
 
     def pulse(self, patience: float = 10.0) -> SqlitePulse:
@@ -460,34 +375,6 @@ class SqliteStore(Store):
         if self._writer is None:
             raise closed()
         return SqlitePulse(self._writer, self._sql, patience)
-
-    async def claim(
-        self,
-        worker: str,
-        token: int,
-        lanes: Sequence[tuple[Lane, int]],
-        versions: dict[str, str],
-        limit: int,
-        remembered: Mapping[str, int] = NOTHING,
-    ) -> list[Claimed]:
-        """Ready runs of these lanes."""
-        return await self._write(
-            lambda database: self._claims.claim(database, worker, token, lanes, versions, limit, remembered)
-        )
-
-    async def claim_suspects(
-        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
-    ) -> list[Claimed]:
-        """A group of runs that workers have died with."""
-        return await self._write(
-            lambda database: self._claims.claim_suspects(database, worker, token, versions, queues, room)
-        )
-
-    async def claim_limited(
-        self, worker: str, token: int, want: WantedRuns, remembered: Mapping[str, int] = NOTHING
-    ) -> Admission:
-        """Ready runs of a limited queue."""
-        return await self._write(lambda database: self._claims.claim_limited(database, worker, token, want, remembered))
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write a batch of the journal, fenced."""
@@ -510,19 +397,6 @@ class SqliteStore(Store):
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """A look into the mailboxes of these runs."""
         return await self._read(lambda database: queries.mail(database, self._sql, looks, self._settings.mail_bytes))
-
-    async def tick(
-        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None,
-        schedules: Sequence[str] = (),
-    ) -> Tick:  # fmt: skip
-        """Which duties have work?"""
-        return await self._read(
-            lambda database: tick(database, self._sql, self._claims, workflows, lanes, queues, schedules)
-        )
-
-    async def beats(self, worker: str) -> list[Beat]:
-        """The last beats of all other workers."""
-        return await self._read(lambda database: beats(database, self._sql, worker))
 
     # -- wake-ups -------------------------------------------------------------------------------------------
 
@@ -553,8 +427,8 @@ class SqliteStore(Store):
         """A flow is made when it begins: a job may have to begin again."""
         return await self._write(lambda database: drive(database, self._sql, flow(*arguments)))
 
-    async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        return await self._drive(flow, *arguments)
+    async def _look(self, duty: str, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        return await self._read(lambda database: drive(database, self._sql, flow(*arguments)))
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:
         statement = self._sql[OLDEST * oldest_first + page_statement(filters.tag, filters.status, filters.workflow)]

@@ -77,27 +77,10 @@ WITH locked AS MATERIALIZED (
 )
 SELECT {now} AS now_ms, {standing} FROM locked r;
 
--- name: dag_steps
--- The steps of a dag run, in the order of their declaration.
-SELECT id::text, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt,
-       visible_at, ready_at, started_at, completed_at, worker::text, unrecorded_losses
-FROM {schema}.runs WHERE dag_id = $1 ORDER BY ordinal;
-
--- name: dag_inputs
--- The inputs of dag runs.
-SELECT r.id, r.input, r.format FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
-
--- name: dag_outputs
+-- override: dag_outputs(u(id uuid, since bigint))
 -- The outputs of their steps that were completed at a time ($2 for each) or after.
 SELECT u.id AS dag_id, s.dag_step, s.output, s.format, s.completed_at
 FROM unnest($1::uuid[], $2::bigint[]) AS u(id, since)
 CROSS JOIN LATERAL (SELECT r.dag_step, r.output, COALESCE(r.output_format, r.format) AS format, r.completed_at
                     FROM {schema}.runs r
                     WHERE r.dag_id = u.id AND r.completed_at >= u.since AND r.status = 'completed' OFFSET 0) AS s;
-
--- name: start_graphs
--- Copies of graphs that may not be stored yet, for the dag runs that were started in this transaction.
-INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
-SELECT r.id, '~graph', u.graph, 1, r.created_at
-FROM unnest($1::uuid[], $2::text[]) AS u(id, graph) JOIN {schema}.runs r ON r.id = u.id
-ON CONFLICT (run_id, key) DO NOTHING;

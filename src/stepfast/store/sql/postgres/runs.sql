@@ -1,6 +1,6 @@
 -- Starting runs and reading them.
 
--- name: start
+-- name: start_alike
 -- Many starts of one shape. An immediate one is born ready; the ordinal (and $17, where a call takes several statements)
 -- keeps the order of the call within its millisecond. A repeated call finds its ids taken and changes nothing.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key,
@@ -17,7 +17,7 @@ CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, n
 ORDER BY u.key, u.n
 ON CONFLICT DO NOTHING;
 
--- name: start_linked
+-- name: start_linked_alike
 -- The same for runs that have a parent, continue another, or are part of a trace.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format,
@@ -35,20 +35,10 @@ CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, n
 ORDER BY u.key, u.n
 ON CONFLICT DO NOTHING;
 
--- name: start_tags
--- The tags ($2) of runs ($1) just started, for finding them again.
-INSERT INTO {schema}.run_tags (tag, run_id)
-SELECT u.tag, r.id FROM unnest($1::uuid[], $2::text[]) AS u(id, tag) JOIN {schema}.runs r ON r.id = u.id
-ON CONFLICT DO NOTHING;
-
--- name: by_keys
--- Which runs stand behind these keys, ours or those of an earlier start; and whether the caller may read inputs.
-SELECT r.id, u.id AS ours, (SELECT has_column_privilege('{schema}.runs', 'input', 'SELECT')) AS reads
-FROM unnest($2::text[], $3::uuid[]) AS u(key, id) JOIN {schema}.runs r ON r.workflow = $1 AND r.key = u.key;
-
--- name: earlier
--- What these runs were started with, where that is small, so that a key which is used again for something else can be told.
-SELECT r.id, r.format, r.input FROM {schema}.runs r WHERE r.id = ANY($1::uuid[]) AND octet_length(r.input) <= 4096;
+-- override: by_keys(u(workflow text, key text, id uuid))
+-- Which runs have these keys, ours or those of earlier starts; and whether the caller may read inputs.
+SELECT u.id::text AS ours, r.id, (SELECT has_column_privilege('{schema}.runs', 'input', 'SELECT')) AS reads
+FROM {rows u} JOIN {runs} r ON r.workflow = u.workflow AND r.key = u.key;
 
 -- name: runs
 -- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left

@@ -114,14 +114,6 @@ SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker 
     counted_attempt = max(r.attempt, r.first_attempt)
 FROM picked AS p WHERE r.id = p.id AND r.place IS NOT NULL;
 
--- name: claimed
--- What the call of a token took: this one, or an earlier one whose reply was lost on the way.
-SELECT json_group_array(json_array(
-    id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
-    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}, dag_id, dag_step, graph,
-    ready_at, failing, reason, seed, trace, unrecorded_losses))
-FROM {prefix}runs WHERE worker = ? AND token = ?;
-
 -- name: prune_starts
 -- What no window reaches any more, of the whole queue or of its keys; and what was logged before the clock stepped back.
 WITH u(queue, whole, before, after) AS (VALUES (?, ?, ?, ?))

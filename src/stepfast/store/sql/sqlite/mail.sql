@@ -1,11 +1,6 @@
 -- Mailboxes: what is sent to a run, and how it reaches the run. All but the looks into mailboxes run in the writer's
 -- transaction: what was looked at is still so when it is changed.
 
--- name: counters
--- What a look at mailboxes needs to know first, so that the mail it finds is never older than the numbers.
-SELECT json_group_array(json_array(r.id, r.wakes, r.ends))
-FROM json_each(?) AS named CROSS JOIN {prefix}runs AS r ON r.id = named.value;
-
 -- name: mail
 -- What lies in the mailboxes of some runs, delivered or not, and is new to who looks; a cancellation is not for the run's
 -- own eyes. Each look is [run, {name: how many} or null for all]; then what was brought before, and how many bytes may
