@@ -99,6 +99,12 @@ def test_an_old_failure_is_no_answer() -> None:
     assert heard(replace(STEP, attempt=1), started_at=1).step.attempt == 2, "the first has nothing before it"
 
 
+def test_a_failure_that_says_of_which_attempt_it_is_is_taken_at_its_word() -> None:
+    assert heard(attempt=1, started_at=1) == Judged(STEP), "nothing was lost by it, so nothing is sent again"
+    assert heard(attempt=2, started_at=1).step.attempt == 3, "whatever the clock of the worker says"
+    assert heard(attempt=1, status="completed", output="1").step.state == "settled"
+
+
 def test_it_is_not_sent_again_without_end() -> None:
     judged = heard(replace(STEP, resent=MOST_RESENT), started_at=1)
     assert judged.step.state == "settled"

@@ -114,6 +114,18 @@ async def test_what_is_out_is_looked_for_later_and_sent_again_if_it_vanished(sce
     assert [row.resent for row in await rows(scene, run)] == [1], "another attempt is out by now"
 
 
+async def test_what_a_transport_keeps_is_not_looked_for(scene: Scene) -> None:
+    """It cannot be asked: only while it is not known to have the task, the task is missed."""
+    run = await scene.running()
+    await scene.flush(sent(run, 0))
+    tasks = (await due(scene)).tasks
+    await scene.store.hand_over_remote([task._replace(attempt=2) for task in tasks], 60_000)
+    assert [row.due_at - row.dispatched_at for row in await rows(scene, run)] == [WAY], "another attempt"
+    await scene.store.hand_over_remote(tasks, 3_600_000)
+    [row] = await rows(scene, run)
+    assert row.state == "sent" and row.due_at - row.dispatched_at >= 3_600_000
+
+
 # -- results ---------------------------------------------------------------------------------------------------------
 
 

@@ -78,6 +78,8 @@ class Result(NamedTuple):
     error: str | None
     started_at: int | None
     created_at: int = 0
+    attempt: int | None = None
+    """Which attempt it is of, where the transport says so."""
 
 
 class DispatchRoute(NamedTuple):
@@ -210,7 +212,9 @@ def judge(step: RemoteStep, result: Result, now: int, random: _random.Random | N
         return _over(step, result, now, StepOutcome(FAILED, None, said))
     if step.state == OUTBOX:
         return Judged(step)  # the next attempt is on its way, and this is a second word on the last one
-    if is_stale(result, step.attempt, step.dispatched_at):
+    if result.attempt is not None and result.attempt != step.attempt:
+        return Judged(step)  # as above; where results say of which attempt they are, none takes the place of another
+    if result.attempt is None and is_stale(result, step.attempt, step.dispatched_at):
         return send_again(step, now, "old failures came in the place of its result")
     text, again = read_error(result.error)
     if not again or step.attempt > step.retries:
@@ -245,6 +249,11 @@ def refused(step: RemoteStep, now: int, why: str) -> Judged:
 def sent(step: RemoteStep, now: int, look_ms: int) -> RemoteStep:
     """The task of a step is out; somebody looks for it after so many milliseconds."""
     return replace(step, state=SENT, dispatched_at=now, due_at=now + look_ms)
+
+
+def handed_over(step: RemoteStep, now: int, keeps_ms: int) -> RemoteStep:
+    """The transport has the task, and keeps it for so many milliseconds, in which it need not be looked for."""
+    return replace(step, due_at=now + keeps_ms)
 
 
 def looked_for(step: RemoteStep, now: int, sweep_ms: int) -> RemoteStep:

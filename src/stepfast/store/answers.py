@@ -43,7 +43,7 @@ class Judgement(NamedTuple):
 class TransportConnection(Protocol):
     """A transport of remote steps in the same database: it works in the transaction that is open on a connection."""
 
-    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> Any:
         """Send tasks out with this transaction."""
 
     async def remove(self, results: Sequence[Result], connection: Any = None) -> None:

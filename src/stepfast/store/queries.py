@@ -439,6 +439,10 @@ class Queries:
         """Tasks that vanished are to be sent once more; how many runs are told that theirs will never come."""
         return await self._drive(remote_steps.send_again, tasks, why)
 
+    async def hand_over_remote(self, tasks: Sequence[Task], keeps_ms: int) -> None:
+        """The transport has taken these tasks, and keeps them for so many milliseconds."""
+        await self._drive(remote_steps.handed_over, tasks, keeps_ms)
+
     async def refuse_remote(self, tasks: Sequence[Task], why: str) -> int:
         """The transport does not take these tasks, and never will; how many runs are told so."""
         return await self._drive(remote_steps.refuse, tasks, why)

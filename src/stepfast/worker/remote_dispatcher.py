@@ -34,9 +34,12 @@ class Transport(Protocol):
         """Disconnect from what is the transport's own."""
         ...
 
-    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> float | None:
         """Send tasks out. One that is there already stays as it is; a later attempt takes the place of an earlier one,
-        and of the failures that it left."""
+        and of the failures that it left.
+
+        A transport that cannot be asked whether a task is there says for how many seconds it keeps them. Its ``lost``
+        names all steps, and is called only for those that were not sent, or are kept no longer."""
         ...
 
     async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
@@ -233,6 +236,8 @@ class RemoteDispatcher:
     async def _work(self) -> None:
         """Round after round, while steps wait."""
         await self._ask(self._transport.open)
+        if (on_result := getattr(self._transport.transport, "on_result", None)) is not None:
+            on_result(self.hurry)
         self._pace = self._settings.min_poll_interval
         self._late_rounds = _LATE_ROUNDS
         while not self.stopped:
@@ -318,12 +323,14 @@ class RemoteDispatcher:
         it is found."""
         transport = self._transport.transport
         try:
-            await self._context.ask(
+            keeps = await self._context.ask(
                 lambda: transport.dispatch(tasks), "remote steps", lambda: self.stopped, refusable=True
             )
         except DatabaseRefused as error:
             said = str(error)
         else:
+            if keeps is not None:
+                await self._ask(lambda: self._store.hand_over_remote(tasks, int(keeps * 1000)))
             return
         if len(tasks) == 1:
             await self._ask(lambda: self._store.refuse_remote(tasks, said))

@@ -93,6 +93,12 @@ def send_again(tasks: Sequence[Task], why: str) -> Flow[int]:
     return (yield from _write([remote.send_again(step, now, why) for step in steps], now))
 
 
+def handed_over(tasks: Sequence[Task], keeps_ms: int) -> Flow[None]:
+    """Tasks that a transport has taken which cannot be asked for them: nobody misses them while it keeps them."""
+    steps, now = yield from _still_out(tasks)
+    yield from _change([remote.handed_over(step, now, keeps_ms) for step in steps])
+
+
 def refuse(tasks: Sequence[Task], why: str) -> Flow[int]:
     """Tasks that the transport does not take; how many runs are told so."""
     steps, now = yield from _still_out(tasks)
