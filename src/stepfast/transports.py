@@ -69,8 +69,10 @@ def _is_homeless(transport: Transport | None) -> bool:
 def _make(
     transport: Transport | None, url: DatabaseUrl, pool: Any, settings: Settings, create: bool | None = None
 ) -> Transport:
-    from .remote import SqlTransport  # only now: most applications have no remote steps
+    from .remote import SqlTransport, SqsTransport  # only now: most applications have no remote steps
 
+    if isinstance(transport, SqsTransport):
+        return transport.copy(create, settings)
     if transport is not None and not isinstance(transport, SqlTransport):
         return transport
     mine = (transport or SqlTransport(settings=settings)).copy(create, settings)

@@ -23,8 +23,8 @@ import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {
-            "asyncmy", "asyncpg", "click", "jinja2", "markupsafe", "opentelemetry", "pydantic", "rich", "sentry_sdk",
-            "sqlalchemy", "starlette", "structlog", "typer", "uvicorn"
+            "asyncmy", "asyncpg", "boto3", "botocore", "click", "jinja2", "markupsafe", "opentelemetry", "pydantic",
+            "rich", "sentry_sdk", "sqlalchemy", "starlette", "structlog", "typer", "uvicorn"
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

@@ -151,7 +151,7 @@ async def test_a_result_that_the_database_does_not_take_fails_its_own_step(
         assert (await result_of(tables, "run:1"))["output"] == "small"
         result = await result_of(tables, "run:0")
     assert (result["status"], result["error"]["retryable"]) == ("failed", False)
-    assert "the database does not take the result" in result["error"]["message"]
+    assert "the transport does not take the result" in result["error"]["message"]
 
 
 async def test_tables_that_others_have_made_with_other_collations(mariadb_url: str) -> None:
@@ -188,7 +188,7 @@ async def test_ids_and_names_that_are_too_long_are_not_sent(transport: SqlTransp
 @pytest.mark.parametrize(
     "url",
     [
-        "sqlite:///x.db", "sqs://queue", "oracle://u@h/d", "", "mysql://u:hush@h", "mysql://u:hush@h:99999/d",
+        "sqlite:///x.db", "sqs://k:hush@queue", "oracle://u@h/d", "", "mysql://u:hush@h", "mysql://u:hush@h:99999/d",
         "mysql://u:hush@h/d?speed=hush", "mysql://u:hu/sh@h/d", "mysql://u@x:hush@h/d", "mysql://u:hush@h/d#x",
         "mysql+pymysql://u:hush@h/d",
     ],

@@ -175,12 +175,12 @@ def ids_of_step(step_id: str) -> dict[str, str]:
     return {"run_id": step_id.rpartition(":")[0], "step_id": step_id}
 
 
-POSTGRES, MYSQL = "postgres", "mysql"
-_USE = "use postgresql://user@host/name or mysql://user@host/name"
+POSTGRES, MYSQL, SQS = "postgres", "mysql", "sqs"
+_USE = "use postgresql://user@host/name, mysql://user@host/name or sqs://region"
 
 
 class TransportUrl(NamedTuple):
-    """A database: which dialect it speaks, and its URL."""
+    """A database, or queues: which dialect its server speaks, and its URL."""
 
     dialect: str
     text: str
@@ -193,7 +193,7 @@ def parse_transport_url(text: str) -> TransportUrl:
     """Sort a URL by its scheme, and refuse what remote steps cannot go over."""
     scheme = text.strip().partition("://")[0].lower() if isinstance(text, str) else ""
     if scheme == "sqs":
-        raise ConfigurationError(f"remote steps over SQS are not supported yet; {_USE}")
+        return TransportUrl(SQS, text.strip())
     url = parse_url(text)
     if url.kind not in (POSTGRES, MYSQL):
         raise ConfigurationError(

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..errors import ConfigurationError, DatabaseRefused
 from ..settings import Settings
-from .protocol import DEFAULT_PREFIX, LONGEST, Result, Task, check_group, check_prefix, check_step_name
-from .task_store import Database, Work, located, open_database
+from .protocol import DEFAULT_PREFIX, LONGEST, SQS, Result, Task, check_group, check_prefix, check_step_name
+from .task_store import Database, Location, Work, located, open_database
 
 _NOT_OPEN = "the transport is not open: use `async with`, or await its open()"
 
@@ -35,7 +35,7 @@ class SqlTransport:
         self.create = create
         """Whether it makes its tables when it is opened. None: unless it is in the database of an application with
         ``auto_migrate=False``."""
-        self._location = None if url is None and pool is None else located(url, pool, prefix)
+        self._location = None if url is None and pool is None else _in_a_database(located(url, pool, prefix))
         self._database: Database | None = None
         self._joins = False
 
@@ -165,6 +165,12 @@ class SqlTransport:
         if self._database is None:
             raise ConfigurationError(_NOT_OPEN)
         return self._database.transaction() if connection is None else self._database.within(connection)
+
+
+def _in_a_database(where: Location) -> Location:
+    if where.dialect == SQS:
+        raise ConfigurationError("SqlTransport goes over a database; over SQS it is SqsTransport(region)")
+    return where
 
 
 async def _make_way(work: Work, attempts: dict[str, int]) -> None:

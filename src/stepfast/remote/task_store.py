@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..cancellation import raise_if_cancelled, requests
 from ..engine.host import Clock
@@ -18,10 +18,12 @@ from ..errors import ConfigurationError, DatabaseRefused, SchemaError
 from ..settings import Settings
 from ..store.answers import MissingRight
 from ..worker.db_retry import dutifully
+from ..worker.shutdown import to_the_end
 from .protocol import (
     FAILED,
     MYSQL,
     POSTGRES,
+    SQS,
     ClaimedTask,
     TaskOutcome,
     TransportUrl,
@@ -30,6 +32,9 @@ from .protocol import (
     parse_transport_url,
     refusal,
 )
+
+if TYPE_CHECKING:
+    from .sqs.location import SqsLocation
 
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 """A parameter in a statement, and not a cast."""
@@ -90,11 +95,13 @@ class Database(Protocol):
 
 
 class Location(NamedTuple):
-    """The tables of tasks and results: a database by its URL, or by a pool of the application, and a prefix."""
+    """Where tasks and results are: a database by its URL, or by a pool of the application, or queues; and a prefix."""
 
     url: TransportUrl | None
     pool: Any
     prefix: str
+    queue_urls: Mapping[str, str] | None = None
+    """Queues of SQS that exist already, by group."""
 
     @property
     def dialect(self) -> str:
@@ -105,13 +112,24 @@ class Location(NamedTuple):
         return self.url.dialect
 
 
-def located(url: str | None, pool: Any, prefix: str) -> Location:
+def located(url: str | None, pool: Any, prefix: str, queue_urls: Mapping[str, str] | None = None) -> Location:
     """Check what a user gave."""
     if (url is None) == (pool is None):
         raise ConfigurationError("give either the URL of the database or pool=, and not both")
-    found = Location(None if url is None else parse_transport_url(url), pool, check_prefix(prefix))
-    assert found.dialect
+    found = Location(None if url is None else parse_transport_url(url), pool, check_prefix(prefix), queue_urls)
+    if found.dialect != SQS and queue_urls is not None:
+        raise ConfigurationError("queue_urls= names queues of SQS: it goes with a URL as sqs://eu-central-1")
+    if found.url is not None and found.dialect == SQS:
+        sqs_location(found)
     return found
+
+
+def sqs_location(where: Location) -> SqsLocation:
+    """The queues of a location that is in SQS."""
+    from .sqs.location import parse_sqs_url
+
+    assert where.url is not None
+    return parse_sqs_url(where.url.text, where.prefix, where.queue_urls)
 
 
 def open_database(where: Location, settings: Settings) -> Database:
@@ -189,14 +207,66 @@ class Recorded(NamedTuple):
     put_off: set[Key]
 
 
-class Serving:
-    """One worker's view of one group."""
+class TaskSource(Protocol):
+    """One worker's view of one group, be it in tables or in a queue."""
 
-    def __init__(self, database: Database, worker: str, group: str, lease: float) -> None:
+    long_polls: bool
+    """Whether a claim waits until there is a task, so that a worker need not pause between two."""
+
+    async def open(self) -> None:
+        """Connect, and make what is missing, if that is wanted."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect from what is its own."""
+        ...
+
+    async def claim(self, most: int) -> list[ClaimedTask]:
+        """Take up to so many tasks, the oldest first."""
+        ...
+
+    async def renew(self, keys: Sequence[Key]) -> set[Key]:
+        """Hold tasks for another lease; those that are still held."""
+        ...
+
+    async def give_back(self, keys: Sequence[Key]) -> None:
+        """Let others have them at once."""
+        ...
+
+    async def give_back_unknown(self, known: Sequence[Key]) -> None:
+        """Let others have what is held without the worker's knowledge: the answer to a claim was lost."""
+        ...
+
+    async def record(self, outcomes: Sequence[TaskOutcome], overdue: Collection[str] = ()) -> Recorded:
+        """Write results and end their tasks."""
+        ...
+
+
+class Serving:
+    """One worker's view of one group, in tables."""
+
+    long_polls = False
+
+    def __init__(self, database: Database, worker: str, group: str, lease: float, *, create: bool = True) -> None:
         self._database = database
+        self._create = create
         self._worker = worker
         self._group = group
         self._lease_ms = int(lease * 1000)
+
+    async def open(self) -> None:
+        """Connect, and make the tables unless another process does."""
+        try:
+            await self._database.open()
+            if self._create:
+                await self._database.create()
+        except BaseException:
+            await to_the_end(self._database.close)
+            raise
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._database.close()
 
     async def claim(self, most: int) -> list[ClaimedTask]:
         """Take up to so many tasks, the oldest first."""
@@ -291,7 +361,7 @@ class Recorder:
     """Writes outcomes, in the order in which they came."""
 
     def __init__(
-        self, serving: Serving, settings: Settings, logger: logging.Logger, clock: Clock, written: Callable[[], None]
+        self, serving: TaskSource, settings: Settings, logger: logging.Logger, clock: Clock, written: Callable[[], None]
     ) -> None:
         self._serving = serving
         self._longest = settings.outage_backoff_max
@@ -372,8 +442,8 @@ class Recorder:
         self._clock.after(_AGAIN, self.add, outcome)
 
     async def _refused(self, outcome: TaskOutcome, error: DatabaseRefused) -> None:
-        """The step fails, and says why; unless it is this very sentence that the database does not take."""
-        told = refusal(f"the database does not take the result: {error}")
+        """The step fails, and says why; unless it is this very sentence that is not taken."""
+        told = refusal(f"the transport does not take the result: {error}")
         self._later.pop(outcome.key, None)
         failure = TaskOutcome(outcome.step_id, outcome.attempt, FAILED, None, told, outcome.started_at)
         if outcome.status == FAILED and outcome.output is None and outcome.error == told:

@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..engine.function_spec import input_type, is_async, name_of, positional, source_line
@@ -36,6 +36,7 @@ from .protocol import (
     DEFAULT_PREFIX,
     FAILED,
     LONGEST,
+    SQS,
     ClaimedTask,
     RemoteTask,
     TaskOutcome,
@@ -46,7 +47,7 @@ from .protocol import (
     no_handler,
     refusal,
 )
-from .task_store import Database, Key, Recorder, Serving, located, open_database
+from .task_store import Key, Recorder, Serving, TaskSource, located, open_database, sqs_location
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -163,21 +164,21 @@ class Shift:
 
     def __init__(
         self,
-        database: Database,
-        group: str,
+        id_: str,
+        serving: TaskSource,
         options: Options,
         handlers: dict[str, Handler],
         settings: Settings,
         logger: logging.Logger,
     ) -> None:
-        self.id = f"stepfast-{socket.gethostname()}-{os.getpid()}-{options.clock.new_id()[-8:]}"[-LONGEST:]
+        self.id = id_
         self._options = options
         self._settings = settings
         self._logger = logger
         clock = self._clock = options.clock
         self._threads = clock.pool("remote")
         self._performer = Performer(handlers, Payloads(settings, None, logger), self._threads.submit)
-        self._serving = Serving(database, self.id, group, options.lease)
+        self._serving = serving
         self._freed = asyncio.Event()
         self._recorder = Recorder(self._serving, settings, logger, clock, self._freed.set)
         self._running: dict[Key, asyncio.Task[None]] = {}
@@ -224,7 +225,8 @@ class Shift:
         """Stop claiming, let handlers finish, record their outcomes, give back the other tasks."""
         self._stopping.set()
         clock = self._clock
-        await clock.wait((self._services["claiming"],), _CLAIM_ENDS)
+        if not self._serving.long_polls:
+            await clock.wait((self._services["claiming"],), _CLAIM_ENDS)
         await ended((self._services["claiming"],), clock)
         await self._wait_for_handlers(grace)
         left, self._cut_off = list(self._running), True
@@ -269,7 +271,7 @@ class Shift:
             tasks = await self._ask(wanted)
             for task in tasks:
                 self._accept(task)
-            if len(tasks) < wanted:
+            if len(tasks) < wanted and not self._serving.long_polls:
                 pause = self._settings.min_poll_interval if tasks else self._options.poll_interval
                 await self._either(None, pause * self._clock.random.uniform(0.8, 1))
 
@@ -379,9 +381,10 @@ class RemoteWorker:
     """Serves remote steps: ``RemoteWorker(url, group="pipeline.extract")``, handlers by ``@worker.handle("…")``, then
     ``await worker.run()`` or ``stepfast remote-worker module:worker``.
 
-    ``url`` names a Postgres (``postgresql://…``) or a MariaDB or MySQL (``mysql://…``); without one, ``STEPFAST_URL``
-    does. ``pool`` is a pool of asyncpg's or asyncmy's in its place, which stays the application's. ``create=False``
-    leaves the tables to another process. ``poll_interval``, ``lease`` and ``shutdown_grace`` are seconds: how often an
+    ``url`` names a Postgres (``postgresql://…``), a MariaDB or MySQL (``mysql://…``), or queues of Amazon SQS
+    (``sqs://region``, with ``queue_urls`` for those that exist already); without one, ``STEPFAST_URL`` does. ``pool``
+    is a pool of asyncpg's or asyncmy's in its place, which stays the application's. ``create=False`` leaves the tables
+    or queues to another process. ``poll_interval``, ``lease`` and ``shutdown_grace`` are seconds: how often an
     idle worker polls, after which time the tasks of a silent worker are taken by others, and how long a stop waits for
     handlers. ``batch`` is how many tasks one claim takes at most, ``concurrency`` how many handlers run at once.
     """
@@ -393,6 +396,7 @@ class RemoteWorker:
         prefix: str = DEFAULT_PREFIX,
         *,
         pool: Any = None,
+        queue_urls: Mapping[str, str] | None = None,
         create: bool = True,
         poll_interval: float | None = None,
         lease: float | None = None,
@@ -404,7 +408,7 @@ class RemoteWorker:
     ) -> None:
         self.group = check_group(group)
         self._settings = Settings.from_environment() if settings is None else settings
-        self._location = located(_named(url, pool), pool, prefix)
+        self._location = located(_named(url, pool), pool, prefix, queue_urls)
         self._create = create
         self._given = {
             "poll_interval": poll_interval,
@@ -413,10 +417,10 @@ class RemoteWorker:
             "concurrency": concurrency,
             "shutdown_grace": shutdown_grace,
         }
-        self._options = _options(self._settings, self._given)
+        self._options = self._chosen()
         self._logger = logging.getLogger("stepfast.remote") if logger is None else logger
         self._handlers: dict[str, Handler] = {}
-        self._database: Database | None = None
+        self._tasks: TaskSource | None = None
         self._shift: Shift | None = None
         self._cause: tuple[str, BaseException] | None = None
         self.broken = asyncio.Event()
@@ -450,20 +454,25 @@ class RemoteWorker:
         if not self._handlers:
             self._logger.warning("group %r: this worker has no handlers, and will fail every step", self.group)
         self.broken, self.left = asyncio.Event(), asyncio.Event()  # of the event loop that works with us now
-        database = open_database(self._location, self._settings)
-        try:
-            await database.open()
-            if self._create:
-                await database.create()
-        except BaseException:
-            await to_the_end(database.close)
-            raise
-        self._database = database
-        shift = Shift(database, self.group, self._options, self._handlers, self._settings, self._logger)
+        id_ = f"stepfast-{socket.gethostname()}-{os.getpid()}-{self._options.clock.new_id()[-8:]}"[-LONGEST:]
+        source = self._source(id_)
+        await source.open()
+        self._tasks = source
+        shift = Shift(id_, source, self._options, self._handlers, self._settings, self._logger)
         shift.broken = self.broken
         self._shift = shift
         shift.begin()
         self._logger.info("remote worker %s serves group %r in %s", shift.id, self.group, self._where())
+
+    def _source(self, id_: str) -> TaskSource:
+        """Where its tasks come from."""
+        if self._location.dialect != SQS:
+            database = open_database(self._location, self._settings)
+            return Serving(database, id_, self.group, self._options.lease, create=self._create)
+        from .sqs import TaskQueue
+
+        where, clock = sqs_location(self._location), self._options.clock
+        return TaskQueue(where, self.group, self._options.lease, clock, self._logger, create=self._create)
 
     async def stop(self, grace: float | None = None) -> None:
         """Stop claiming, wait for handlers, give back the other tasks, disconnect. A cancellation is raised
@@ -472,13 +481,13 @@ class RemoteWorker:
         await to_the_end(lambda: self._leave(patience))
 
     async def _leave(self, grace: float) -> None:
-        shift, database = self._shift, self._database
+        shift, source = self._shift, self._tasks
         if shift is not None:
             await shift.end(grace)
             self._cause, self._shift = shift.cause, None
-        if database is not None:
-            await database.close()
-            self._database = None
+        if source is not None:
+            await source.close()
+            self._tasks = None
         self.left.set()
 
     async def __aenter__(self) -> RemoteWorker:
@@ -522,9 +531,17 @@ class RemoteWorker:
     def redirect(self, url: str | None = None, **options: Any) -> None:
         """Replace the database and options, as by those of the command line."""
         if url is not None:
-            self._location = located(url, None, self._location.prefix)
+            self._location = located(url, None, self._location.prefix, self._location.queue_urls)
         self._given |= {name: value for name, value in options.items() if value is not None}
-        self._options = _options(self._settings, self._given)
+        self._options = self._chosen()
+
+    def _chosen(self) -> Options:
+        """What was given, and the settings for the rest; a queue hides a task for a minute, as peers have it."""
+        if self._location.dialect != SQS:
+            return _options(self._settings, self._given)
+        from .sqs.task_queue import checked_lease
+
+        return _options(self._settings, self._given | {"lease": checked_lease(self._given["lease"])})
 
     def _where(self) -> str:
         url = self._location.url
