@@ -19,8 +19,10 @@ from tests.support.postgres import ROOT, _locked
 CACHE = ROOT / ".cache" / "interop"
 PROGRAMS = Path(__file__).parent / "node"
 NPM_PACKAGES = [
+    "@aws-sdk/client-sqs@3",
     "@dudousxd/nestjs-durable-core@0.62.0",
     "@dudousxd/nestjs-durable-transport-db@0.2.0",
+    "@dudousxd/nestjs-durable-transport-sqs@0.2.0",
     "mysql2@3.24.5",
     "pg@8.23.1",
 ]
@@ -53,13 +55,14 @@ def node_folder() -> Path:
     folder = CACHE / "node"
     CACHE.mkdir(parents=True, exist_ok=True)
     with _locked(CACHE / "lock"):
-        if not (folder / "fetched").exists():
+        wanted = "\n".join(NPM_PACKAGES)
+        if not (folder / "fetched").exists() or (folder / "fetched").read_text() != wanted:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             (folder / "package.json").write_text('{"private": true, "type": "module"}\n')
             options = ["--no-audit", "--no-fund", "--no-package-lock", "--legacy-peer-deps", "--ignore-scripts"]
             _fetch([*command, *options, *NPM_PACKAGES], folder, "packages of npm")
-            (folder / "fetched").touch()
+            (folder / "fetched").write_text(wanted)
         for program in PROGRAMS.glob("*.mjs"):
             shutil.copy(program, folder)
         shutil.copy(ROOT / "contract" / "worker.mjs", folder / "example.mjs")
