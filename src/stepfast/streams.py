@@ -173,7 +173,9 @@ class StreamPoller:
     async def _give(self, places: Collection[_Place]) -> bool:
         if not places:
             return False
-        rows = await self._store.stream_pages([(*place, place.after + _PAGE) for place in places])
+        rows = await self._store.stream_pages(
+            [(place.run_id, place.stream, place.after, place.after + _PAGE) for place in places]
+        )
         for place in places:
             items = [row for row in rows.get(place[:2], ()) if place.after < row.number <= place.after + _PAGE]
             if items:

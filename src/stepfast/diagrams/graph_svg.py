@@ -138,11 +138,10 @@ def _shape(box: Box, layers: Layers, step: DagStep) -> Iterator[Markup]:
 def _words(box: Box, layers: Layers, standing: _Standing) -> Iterator[Markup]:
     x = box.x - layers.box_width / 2 + _LEFT
     room = int((layers.box_width - _LEFT - 8) / _LETTER)
-    more = f" × {len(box.names)}" if len(box.names) > 1 else ""
+    first, *others = box.names
+    more = f" × {1 + len(others)}" if others else ""
     note = _note(box, standing)
-    yield element(
-        "text", _cut(box.names[0], room - len(more)) + more, x=x, y=box.y + (-3 if note else 4), class_="sf-name"
-    )
+    yield element("text", _cut(first, room - len(more)) + more, x=x, y=box.y + (-3 if note else 4), class_="sf-name")
     if note:
         yield element(
             "text", _cut(note, int((layers.box_width - _LEFT - 6) / _SMALL_LETTER)), x=x, y=box.y + 13, class_="sf-note"
