@@ -194,6 +194,13 @@ async def test_an_empty_host_is_not_everybody(app: Stepfast) -> None:
             pass
 
 
+async def test_a_port_may_be_opened_again(app: Stepfast) -> None:
+    health = HealthPort(app, 0)
+    for _ in range(2):
+        async with health:
+            assert (await ask(health.port, "/live"))[0] == 200
+
+
 async def test_the_port_is_free_again_afterwards(app: Stepfast) -> None:
     async with HealthPort(app, 0) as health:
         port = health.port

@@ -210,12 +210,12 @@ class SideThread(ABC):
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
-        self._begun: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="stepfast-health", daemon=True)
         self._stopping: Callable[[], object] | None = None
 
     async def __aenter__(self) -> Self:
         self._reporter = Reporter(self._app, asyncio.get_running_loop())
+        self._begun: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="stepfast-health", daemon=True)
         self._thread.start()
         self._begun.result(_START_TIMEOUT)  # blocks only briefly: nothing is queried
         return self
