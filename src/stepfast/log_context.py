@@ -1,4 +1,4 @@
-"""Ids for logs: which run, step and trace a line belongs to.
+"""Ids for logs: which run, step and trace a line belongs to. A module of its own, because applications import it.
 
 Both a filter for Python's own logging and a processor for structlog read them where the line is written, inside a
 handler or the function of a step. Outside of runs they add nothing.

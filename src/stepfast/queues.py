@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
@@ -58,8 +58,7 @@ class QueueVerbs:
     logger: logging.Logger
     settings: Settings
 
-    async def _connect(self, migrate: bool = False) -> Connected:
-        raise NotImplementedError
+    _connect: Callable[[], Awaitable[Connected]]
 
     _declared_queues: dict[str, dict[str, Any]]
 

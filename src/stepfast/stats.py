@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from .engine.options import Seconds
@@ -96,8 +96,7 @@ class Stats:
 class StatsVerbs:
     """The statistics of the application."""
 
-    async def _connect(self, migrate: bool = False) -> Connected:
-        raise NotImplementedError
+    _connect: Callable[[], Awaitable[Connected]]
 
     async def stats(self, since: Seconds = 3600) -> Stats:
         """What has happened within the last hour, or another span: runs by workflow, queue and status, failures by the

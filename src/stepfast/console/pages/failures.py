@@ -1,4 +1,7 @@
-"""``/failures``: recent failures by workflow, reason, step and error, and the retry of all runs of a group."""
+"""``/failures``: recent failures by workflow, reason, step and error, and the retry of all runs of a group.
+
+Each page has a module of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``/schedules``: the state of each schedule, its next five ticks, and the actions on it."""
+"""``/schedules``: the state of each schedule, its next five ticks, and the actions on it.
+
+Each page has a module of its own.
+"""
 
 from __future__ import annotations
 
