@@ -117,7 +117,7 @@ def test_a_queue_is_emptied_after_counting_and_asking(stepfast: Verbs, shop: Sho
     assert "would cancel 2 runs" in stepfast("queue", "purge", "mail", "--dry-run").stderr
     assert stepfast.json("queue", "purge", "order", "--yes") == {"found": 3, "cancelled": 3, "refused": []}
     assert {each["queue"]: each["ready"] for each in stepfast.json("queues")} == {"mail": 1, "order": 0}
-    assert "no run is like that" in stepfast("queue", "purge", "order", "--yes").stderr
+    assert "no run matches" in stepfast("queue", "purge", "order", "--yes").stderr
 
 
 def why(stepfast: Verbs, run_id: str) -> str:

@@ -217,7 +217,7 @@ def test_retry_counts_asks_and_queues_all_that_failed(stepfast: Verbs, shop: Sho
     assert stepfast("retry", "-w", "refuse", "--limit", "3", "--yes").stderr.strip() == "3 runs retried"
     assert stepfast.json("retry", "--reason", "code", "--yes") == {"found": 2, "retried": 2, "refused": []}
     assert statuses(stepfast) == ["queued"] * 5
-    assert stepfast("retry", "--since", "1h", "--yes").stderr.strip() == "no run is like that"
+    assert stepfast("retry", "--since", "1h", "--yes").stderr.strip() == "no run matches"
 
 
 def test_pause_resume_and_cancel_by_what_runs_have_in_common(stepfast: Verbs, shop: Shop) -> None:

@@ -87,7 +87,7 @@ def _print_count(session: Session, action: BulkAction, number: int) -> None:
     if session.json:
         write_json({"found": number, action.done: 0, "refused": []})
     else:
-        say(f"would {action.verb} {_so_many(number)}" if number else "no run is like that")
+        say(f"would {action.verb} {_so_many(number)}" if number else "no run matches")
 
 
 def _print_result(session: Session, action: BulkAction, number: int, result: BulkResult) -> None:

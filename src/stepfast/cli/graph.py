@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ..app import Stepfast
-from ..diagrams import Markup, Timeline, graph_svg, lay_out, standalone, timeline_svg
+from ..diagrams import Markup, graph_svg, lay_out, standalone, timeline_svg
 from ..diagrams.graph_text import Drawn, draw, levels
 from ..engine.dag import Dag
 from ..engine.history import UNDO
@@ -40,40 +39,15 @@ def write_svg(drawing: Markup, file: str) -> None:
     say(f"written to {file}")
 
 
-def refuse_both(session: Session, svg: str | None, other: str) -> None:
-    """A drawing is not a document for scripts."""
-    if svg is not None and session.json:
-        raise ConfigurationError(f"--svg and --json are two forms of the same {other}; give one of them")
-
-
 async def write_timeline(session: Session, run: str, file: str, key: str | None = None) -> None:
     """Draw the timeline of a run."""
     async with session.looking() as app:
-        timeline = await _timeline(app, run, key)
+        handle = await find_run(app, run, key)
+        info = await handle.info()
+        timeline = lay_out(info, await steps_of(app, info), await handle.activity(), await graph_of(app, info))
     if timeline.left_out:
         say(f"the last {timeline.left_out} rows are not drawn: there are too many")
     write_svg(timeline_svg(timeline), file)
-
-
-async def _timeline(app: Stepfast, run: str, key: str | None) -> Timeline:
-    handle = await find_run(app, run, key)
-    info = await handle.info()
-    return lay_out(info, await steps_of(app, info), await handle.activity(), await graph_of(app, info))
-
-
-async def write_graph_of(session: Session, run: str, file: str) -> None:
-    """Draw the graph of a dag run, coloured by the states of its steps."""
-    async with session.looking() as app:
-        info = await (await find_run(app, run)).info()
-        (graph, why), steps = await stored_graph_of(app, info), await steps_of(app, info)
-    if graph is None and any(step.kind == UNKNOWN for step in steps):
-        raise ConfigurationError(f"the graph of run {info.id} {why}")
-    if graph is None:
-        raise ConfigurationError(
-            f"run {info.id} of {info.workflow!r} has no graph, for that is no dag; "
-            f"`stepfast show {info.id} --svg FILE` draws its timeline"
-        )
-    write_svg(graph_svg(graph, info, steps), file)
 
 
 _FEW = 3
@@ -112,24 +86,35 @@ async def graph(
     if run is not None:
         await _draw_run(app, run, svg, session)
     elif app is None:
-        raise ConfigurationError("say which graph: MODULE:APP and the name of the dag, or --run RUN --svg FILE")
+        raise ConfigurationError("name a graph: MODULE:APP and a dag, or --run RUN --svg FILE")
     else:
         _draw_declared(session, app, name, mermaid, svg)
 
 
 async def _draw_run(app: str | None, run: str, svg: str | None, session: Session) -> None:
+    """Draw the graph of a dag run, coloured by the states of its steps."""
     if app is not None:
         raise ConfigurationError("a run brings its graph along: give --run without MODULE:APP")
     if svg is None:
         raise ConfigurationError(f"--run goes with --svg FILE; `stepfast show {run}` draws its graph as text")
-    await write_graph_of(session, run, svg)
+    async with session.looking() as opened:
+        info = await (await find_run(opened, run)).info()
+        (graph, why), steps = await stored_graph_of(opened, info), await steps_of(opened, info)
+    if graph is None and any(step.kind == UNKNOWN for step in steps):
+        raise ConfigurationError(f"the graph of run {info.id} {why}")
+    if graph is None:
+        raise ConfigurationError(
+            f"run {info.id} of {info.workflow!r} has no graph, for that is no dag; "
+            f"`stepfast show {info.id} --svg FILE` draws its timeline"
+        )
+    write_svg(graph_svg(graph, info, steps), svg)
 
 
 def _draw_declared(session: Session, app: str, name: str | None, mermaid: bool, svg: str | None) -> None:
     dags = {dag.name: dag for dag in load_app(app).workflows.values() if isinstance(dag, Dag)}
     if name is None:
         if svg is not None or mermaid:
-            raise ConfigurationError(f"say which dag is to be drawn; {app} has {listed(sorted(dags))}")
+            raise ConfigurationError(f"name the dag to draw; {app} has {listed(sorted(dags))}")
         _write_names(session, dags, app)
         return
     if name not in dags:

@@ -40,7 +40,7 @@ from ..monitoring.text import (
 )
 from ..monitoring.unreadable import is_sealed
 from .command import KeyOption, RunArgument, Session, option, time_option
-from .graph import SvgOption, refuse_both, write_standing, write_timeline
+from .graph import SvgOption, write_standing, write_timeline
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
 
 _RUN_COLUMNS = ("id", "workflow", "queue", "status", "attempt", "created", "took", "key", "tags", "input", "error")
@@ -244,7 +244,8 @@ async def show(
     """Show one run: its status and why, its steps, its children, what it has set, its error; or, with --svg, its
     timeline."""
     if svg is not None:
-        refuse_both(session, svg, "run")
+        if session.json:
+            raise ConfigurationError("--svg and --json are two forms of the same run; give one of them")
         await write_timeline(session, run, svg, key)
         return
     async with session.looking() as app:
