@@ -9,7 +9,7 @@ import pytest
 
 from stepfast import Stepfast
 from tests.cli.conftest import FULFIL, Shop, Verbs
-from tests.support.snapshots import Snapshot
+from tests.support.snapshots import Snapshot, steady
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -81,7 +81,7 @@ BROKEN = small_dag(
     [
         ("fulfil:app order --mermaid --json", "give one of them"),
         ("fulfil:app order --svg no/such/x.svg", "cannot be written"),
-        ("fulfil:app --svg -", "say which dag"),
+        ("fulfil:app --svg -", "name the dag"),
         ("--svg -", "--run RUN"),
         ("fulfil:app --run DAG --svg -", "give --run without"),
         ("--run DAG", "`stepfast show DAG`"),
@@ -151,10 +151,10 @@ def test_a_run_keeps_the_graph_it_was_started_with(stepfast: Verbs, shop: Shop) 
     """Also when newer code has finished it."""
     run_id = dag(shop)
     old = stepfast.json("show", run_id)["version"]
-    before = [line.split()[-1] for line in steps_of(stepfast("show", run_id).stdout)]
+    before = steps_of(steady(stepfast("show", run_id).stdout))
     shop.write("newer.py", f"{FULFIL}\norder.declare(lambda ctx: 0, name='thank', after=[ship])\n")
     assert stepfast.json("show", shop.start("order", module="newer"))["version"] != old
-    assert [line.split()[-1] for line in steps_of(stepfast("show", run_id).stdout)] == before
+    assert steps_of(steady(stepfast("show", run_id).stdout)) == before
     stepfast("signal", run_id, "boss_ok", "true")
     shop.drain("newer")
     run = stepfast.json("show", run_id)
