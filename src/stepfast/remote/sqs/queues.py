@@ -381,7 +381,7 @@ def _clients(where: SqsLocation) -> tuple[Any, Any]:
         from botocore.config import Config
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"SQS needs the package {error.name!r}: pip install 'stepfast[sqs]'") from None
-    session = boto3.session.Session(region_name=where.region)
+    session = boto3.Session(region_name=where.region)
     config = Config(
         connect_timeout=5,
         read_timeout=LONG_POLL + 10,
