@@ -89,7 +89,7 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     ]
     prose = re.sub(r"^\|.*$", "", ARCHITECTURE.read_text(), flags=re.MULTILINE)
     for path in re.findall(r"`(\w+(?:/\w+)*\.py)`", prose):
-        named.append((ROOT if path.startswith("tools/") else PACKAGE) / path)
+        named.append((ROOT if path.startswith(("tools/", "tests/")) else PACKAGE) / path)
     assert len(named) > 100
     assert [path for path in named if not path.is_file()] == []
 
