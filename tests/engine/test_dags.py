@@ -293,6 +293,10 @@ async def transaction(app: Stepfast) -> AsyncIterator[Any]:
             yield connection
 
 
+async def never_stores(*_: Any) -> None:
+    """Stand for a process that ends before it has stored the definitions."""
+
+
 @ON_BOTH
 async def test_a_start_within_a_transaction_stores_its_graph_with_it(make_app: MakeApp, monkeypatch: Any) -> None:
     """The process may end before it has stored the definition; a worker with other code uses the run's own graph."""
@@ -300,7 +304,7 @@ async def test_a_start_within_a_transaction_stores_its_graph_with_it(make_app: M
     dag = two_steps(first)
     build(other, {"a < b": returning(1), "b": returning(2)})
     await first.migrate()
-    monkeypatch.setattr(Connected, "store_definitions_soon", lambda *_: None)
+    monkeypatch.setattr(Connected, "store_definitions", never_stores)
     async with transaction(first) as connection:
         run = await first.start(dag, connection=connection)
     assert await worked(other, run) == {"a": 1, "b": 2}
