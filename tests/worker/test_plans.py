@@ -96,6 +96,13 @@ FILL = [
         FROM generate_series(1, {UNDELIVERED}) n""",
     """INSERT INTO stepfast.run_values (run_id, key, value, format, updated_at)
        SELECT id, 'progress', '1', 1, 1 FROM stepfast.runs WHERE status IN ('completed', 'waiting')""",
+    """INSERT INTO stepfast.streams (run_id, name, items, size)
+       SELECT id, 'tokens', 2, 2 FROM stepfast.runs WHERE status IN ('completed', 'waiting')""",
+    """INSERT INTO stepfast.stream_sources (run_id, name, source, attempt, items)
+       SELECT id, 'tokens', '', 1, 2 FROM stepfast.runs WHERE status IN ('completed', 'waiting')""",
+    """INSERT INTO stepfast.stream_items (run_id, name, number, attempt, restarted, value, format, sent_at)
+       SELECT id, 'tokens', n, 1, false, '1', 1, 1
+       FROM stepfast.runs, generate_series(1, 2) n WHERE status IN ('completed', 'waiting')""",
     f"""UPDATE stepfast.runs SET parent_id = md5('s1')::uuid, reply_to = id
         WHERE id IN (SELECT md5('s' || n)::uuid FROM generate_series(2, {SLEEPING // 2}) n)""",
     # dag runs: many with a few steps, done or blocked, and one (of the number 0) with many that are done
