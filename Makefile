@@ -20,6 +20,10 @@ PAIRS ?= 7
 A ?= main
 B ?= HEAD
 
+# The modules that stand on frameworks, and their tests.
+INTEGRATIONS := src/stepfast/django src/stepfast/celery.py src/stepfast/langgraph.py src/stepfast/mcp.py \
+	src/stepfast/openai_agents.py src/stepfast/pydantic_ai.py tests/integrations/*/
+
 # The files and folders in which retired words are refused.
 WORDS := docs $(wildcard *.md)
 
@@ -76,6 +80,16 @@ test-upgrade: $(STAMP) ## try an earlier commit and this code on the same tables
 .PHONY: interop
 interop: $(STAMP) ## run remote workers beside the published packages of others, for Node and Python
 	$(PYTEST) tests/interop $(ARGS)
+
+# Frameworks have an environment of their own. The modules that stand on them are checked there too, with real types.
+.venv-integrations/.installed: pyproject.toml tools/bootstrap.py
+	@python="$${PYTHON:-$$($(find_python))}"; VENV=.venv-integrations "$$python" tools/bootstrap.py --frameworks
+	@touch $@
+
+.PHONY: test-integrations
+test-integrations: .venv-integrations/.installed ## run the tests of the frameworks that Stepfast works in (Django, agents, …)
+	.venv-integrations/bin/python -m mypy --strict tests/integrations/__init__.py $(wildcard $(INTEGRATIONS))
+	.venv-integrations/bin/python -m pytest -n 2 --dist loadfile $(wildcard tests/integrations/*/) $(ARGS)
 
 .PHONY: faults
 faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each), and all else that takes long
@@ -150,5 +164,5 @@ coverage: $(STAMP) ## run the tests once more and say which lines they reach
 
 .PHONY: clean
 clean: ## remove everything that these targets created
-	rm -rf $(VENV) .venv-oldest .venv-docs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist .coverage .coverage.*
+	rm -rf $(VENV) .venv-oldest .venv-docs .venv-integrations .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

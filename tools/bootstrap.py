@@ -20,9 +20,13 @@ VENV = ROOT / os.environ.get("VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 
 
-def requirements(group: str) -> list[str]:
+def requirements(group: str, *, frameworks: bool) -> list[str]:
+    """The package with its extras, and a group of tools. Extras that bring a web or agent framework are left out of
+    the environment of demo and test: they are large, and have an environment of their own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return ["--editable", f"{ROOT}[all]", *project["dependency-groups"][group]]
+    large = set() if frameworks else set(project["tool"]["stepfast"]["frameworks"])
+    extras = sorted(set(project["project"]["optional-dependencies"]) - {"all"} - large)
+    return ["--editable", f"{ROOT}[{','.join(extras)}]", *project["dependency-groups"][group]]
 
 
 OF_THEIR_TIME = ["click<8.4"]
@@ -86,11 +90,13 @@ def main(arguments: list[str]) -> int:
     """Install the package, its extras, a group of tools and the packages of requirements files.
 
     `--docs` installs the tools of the docs site instead of those of development, `--oldest` the oldest dependencies
-    that the package works with. All other arguments are requirements files.
+    that the package works with, `--frameworks` also the frameworks that extras bring. All other arguments are
+    requirements files.
     """
     create_venv()
     group = "docs" if "--docs" in arguments else "dev"
-    wanted = requirements(group) + (oldest() if "--oldest" in arguments else [])
+    frameworks = "--frameworks" in arguments
+    wanted = requirements(group, frameworks=frameworks) + (oldest() if "--oldest" in arguments else [])
     wanted += [word for file in arguments if not file.startswith("--") for word in ("--requirement", file)]
     print(f"installing stepfast, its extras and the {group} tools", flush=True)
     if uv(*wanted):

@@ -1,7 +1,7 @@
 """Check the import rules of the house: imports go downwards only, and only the store knows SQL.
 
-testing  →  cli, console  →  diagrams, monitoring  →  app  →  worker, remote, telemetry  →  engine  →  store  →
-model  →  errors, settings, cancellation, caller_thread, documents
+integrations  →  testing  →  cli, console  →  diagrams, monitoring  →  app  →  worker, remote, telemetry  →  engine  →
+store  →  model  →  errors, settings, cancellation, caller_thread, documents
 
 A module may import from its own room and from any layer below. Two rooms on one level do not know each other,
 except that the command line starts the console, and that drawings say times in the words of `monitoring`. Imports
@@ -24,6 +24,12 @@ PACKAGE = "stepfast"
 
 #: Room (a module or sub-package directly below the package) → height.
 HEIGHT = {
+    "celery": 9,
+    "django": 9,
+    "langgraph": 9,
+    "mcp": 9,
+    "openai_agents": 9,
+    "pydantic_ai": 9,
     "testing": 8,
     "cli": 7,
     "console": 7,
@@ -76,6 +82,10 @@ ALLOWED = {
     ("caller_thread", "cancellation"),
     ("caller_thread", "errors"),
 }
+
+#: Each of these stands on a framework, and could live in a package of its own: it imports public modules only.
+INTEGRATIONS = {room for room, height in HEIGHT.items() if height == 9}
+PUBLIC = {"console", "errors", "settings", "testing", "web"}
 
 DRIVERS = {
     "aiosqlite",
@@ -145,8 +155,16 @@ def import_violations(tree: ast.Module, parts: tuple[str, ...], room: str) -> It
         top, *below = module.split(".")
         if top in DRIVERS and room not in KNOWS_DATABASES:
             yield line, f"{room} imports the driver {top}; only store/ and remote/ may"
-        if top == PACKAGE and not may_import(room, target := room_of(tuple(below))):
+        if top != PACKAGE:
+            continue
+        target = room_of(tuple(below))
+        if not may_import(room, target):
             yield line, f"{room} imports {module}, but {direction(room, target)}"
+        elif room in INTEGRATIONS and target != room and below and below[0] not in PUBLIC:
+            yield (
+                line,
+                f"{room} imports {module}; integrations import from stepfast itself and {', '.join(sorted(PUBLIC))}",
+            )
 
 
 def may_import(room: str, target: str) -> bool:

@@ -128,9 +128,9 @@ def test_the_readme_and_the_changelog_name_every_extra() -> None:
     readme = re.search(r"^`all` is (.+?)\. Python", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     changes = re.search(r"^\* Extras: (.+?)^\* ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL)
     assert readme is not None and changes is not None
-    assert set(re.findall(r"`(\w+)`", readme[1])) - {"stepfast"} == extras - {"all"}
+    assert set(re.findall(r"`([\w-]+)`", readme[1])) - {"stepfast"} == extras - {"all"}
     assert numbers[len(project["dependencies"])] in " ".join(readme[1].split())
-    assert set(re.findall(r"`(\w+)`", changes[1])) == extras
+    assert set(re.findall(r"`([\w-]+)`", changes[1])) == extras
 
 
 def test_every_dependency_is_imported_by_the_code_that_it_came_with() -> None:

@@ -49,11 +49,19 @@ DOWNWARDS = [
     ("store/postgres.py", "import asyncpg\nX = 'SELECT 1 FROM t'"),
     ("store/__init__.py", "def open():\n    from stepfast.store import sqlite"),
     ("remote/sqs.py", "import boto3"),
+    (
+        "langgraph.py",
+        "import langgraph\nfrom .errors import InvalidInput\nfrom . import Stepfast, web",
+    ),
+    ("django/tasks.py", "from .backend import Backend\nfrom stepfast.testing import Lab"),
     ("model/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stepfast.app import Stepfast"),
     ("model/a.py", "import typing\nif typing.TYPE_CHECKING:\n    import asyncpg"),
     ("engine/prose.py", '"""SELECT the run FROM memory."""\nX = "please select one and update the settings"'),
 ]
 UPWARDS = [
+    ("langgraph.py", "from stepfast.run import Run", "1: langgraph imports stepfast.run; integrations import from"),
+    ("django/a.py", "from ..store.store import Store", "1: django imports stepfast.store.store; integrations"),
+    ("app.py", "from stepfast.mcp import Server", "1: app imports stepfast.mcp, but mcp lies above it"),
     ("model/a.py", "\nfrom stepfast.store import sql", "2: model imports stepfast.store, but store lies above it"),
     ("model/a.py", "from ..engine.context import Context", "1: model imports stepfast.engine.context, but"),
     ("engine/a.py", "from stepfast import Stepfast", "1: engine imports stepfast, but app lies above it"),
