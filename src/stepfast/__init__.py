@@ -5,9 +5,10 @@ from .compatibility import CheckedRun
 from .engine.call import DurableCall
 from .engine.children import ChildRun
 from .engine.concurrency import BranchCall, FirstCall, MapCall
-from .engine.context import Context
+from .engine.context import Branches, Context
 from .engine.dag import Dag, DagContext, DagSyncContext
 from .engine.host import cancelled
+from .engine.invocation import current
 from .engine.step import StepCall, step
 from .engine.streams import Stream, stream
 from .engine.sync_context import SyncContext
@@ -69,6 +70,7 @@ __all__ = [
     "AttemptTimeout",
     "Backoff",
     "BranchCall",
+    "Branches",
     "CheckedRun",
     "ChildFailed",
     "ChildRun",
@@ -131,6 +133,7 @@ __all__ = [
     "Workflow",
     "__version__",
     "cancelled",
+    "current",
     "step",
     "stream",
 ]

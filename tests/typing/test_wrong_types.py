@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 WRONG = """
 from __future__ import annotations
 
+import stepfast
 from stepfast import Backoff, Context, DagContext, Stepfast, SyncContext, step
 
 app = Stepfast("sqlite://")
@@ -52,6 +53,8 @@ async def checkout(ctx: Context, cents: int) -> str:
     await ctx.transaction("label", write, 5, 6)  # wrong
     text: str = await ctx.options(retries=3).transaction(write, 5)  # wrong
     await ctx.first(ctx.sleep(5))  # wrong
+    await ctx.branches().branch(5, checkout)  # wrong
+    await stepfast.current().step(charge, 5)  # wrong
     await ctx.start(checkout, 5, key="k")  # wrong
     number: int = await ctx.step(charge, 5)  # wrong
     await ctx.step(5)  # wrong

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
+import stepfast
 from stepfast import (
     Activity,
     Backoff,
@@ -77,6 +78,10 @@ async def is_there(order: Order) -> UUID | None:
     return None
 
 
+async def packed(ctx: Context, order: Order) -> UUID:
+    return await ctx.step(ship, order)
+
+
 def add_tax(order: Order, rate: float) -> float:
     return order.cents * rate
 
@@ -131,6 +136,8 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(await ctx.wait_until("is it there?", is_there, order), UUID)
     assert_type(await ctx.wait_until("is it so?", lambda: 5, every=1), int)
     assert_type(await ctx.options(timeout=5).wait_until(is_there, order, timeout=timedelta(days=1)), UUID)
+    assert_type(stepfast.current(), Context | SyncContext | None)
+    assert_type(await ctx.branches().branch("call-1", packed, order), UUID)
     ctx.progress("70 of 100", {"done": 70})
     await ctx.progress("80 of 100")
     return await ctx.step(charge, order)

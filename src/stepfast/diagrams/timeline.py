@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,14 +105,21 @@ def run_row(run: RunInfo, tries: Mapping[tuple[str, int | None], list[Activity]]
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
+def _item(item: str) -> int:
+    """The place of an item among those of its call; for a key, a number below zero that is made of it."""
+    if not item:
+        return NO_ITEM
+    return int(item) if item.isdecimal() else NO_ITEM - 1 - zlib.crc32(item.encode())
+
+
 def path_of(step: StepInfo) -> Path:
     """Return the place of a step in the tree of branches. What is in no branch of the code (an undo) comes last."""
     found: list[tuple[int, int]] = []
     for part in step.branch.split("/") if step.branch else ():
         position, _, item = part.partition(".")
-        if not position.isdecimal() or not (item or "0").isdecimal():
+        if not position.isdecimal():
             return ((2**62, step.position),)
-        found.append((int(position), int(item) if item else NO_ITEM))
+        found.append((int(position), _item(item)))
     return (*found, (step.position, NO_ITEM))
 
 

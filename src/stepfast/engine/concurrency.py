@@ -6,6 +6,8 @@ Each branch counts its own positions, so that all replay alike.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -60,6 +62,41 @@ class BranchCall(DurableCall[T]):
         """Stop the branch, and all that belongs to it: it lost a race, or its time was up."""
         super().give_up()
         self._execution.give_up(sub_branch(self.branch, self.position))
+
+
+class BranchGroup:
+    """The place of ``ctx.branches``: the branches that begin there, each under a key of its own. The code of the branch
+    that made it takes the place, so that it is the same on every replay, whichever task begins which branch first."""
+
+    def __init__(self, execution: Execution, cursor: Cursor, where: str) -> None:
+        self._execution = execution
+        self._cursor = cursor
+        self._position = execution.take_place(cursor, "branch", "branches", where)
+        self._used: dict[str, int] = {}
+
+    def name_for(self, key: str) -> str:
+        """The name of the branch that a key begins; a key that is used again begins another one."""
+        self._used[key] = number = self._used.get(key, 0) + 1
+        item = key if _PLAIN_KEY.fullmatch(key) else f"~{hashlib.blake2b(key.encode(), digest_size=10).hexdigest()}"
+        item = item if number == 1 else f"{item}~{number}"
+        return sub_branch(self._cursor.branch, self._position, item)
+
+    async def perform(self, branch: str, body: Body) -> Any:
+        """Run the code of one branch to its end. Any task of the run may wait for it."""
+        execution, cursor = self._execution, Cursor(branch, outer=self._cursor)
+        try:
+            (outcome,) = await finish_all(execution, self._cursor, [run_branch(execution, cursor, body)])
+        except asyncio.CancelledError:
+            execution.give_up(branch)
+            raise
+        if isinstance(outcome, BaseException):
+            execution.was_given([outcome], self._cursor)
+            raise outcome
+        return outcome
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}")
+"""Keys that are part of the name of their branch as they are; of others a digest is."""
 
 
 class Many(NamedTuple):

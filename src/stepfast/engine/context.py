@@ -30,7 +30,7 @@ from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
 from .call import DurableCall, UnplacedCall, call_line, step_key
 from .children import ChildCall, StartCall
-from .concurrency import BranchCall, FirstCall, Many, MapCall, check_runners, gather, to_await
+from .concurrency import BranchCall, BranchGroup, FirstCall, Many, MapCall, check_runners, gather, to_await
 from .execution import Execution
 from .function_spec import check_called, check_undo_call, name_of, shape_of
 from .history import PATCH, UNDO, Cursor
@@ -233,10 +233,7 @@ class ContextBase:
         if call is not None and call._execution is self._execution and self._execution.closed is None:
             if call.kind == UNDO and what == "ctx.set":
                 return  # to set a value again is harmless, and nobody else can say that a step was undone
-            raise ContextMisuse(
-                f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
-                f"Call {what} from the workflow, one step after the other"
-            )
+            refuse_in_step(what, self._execution)
         self._execution.check_caller(self._cursor)
 
     def _make_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> StepCall[Any]:
@@ -375,6 +372,16 @@ def _target(workflow: Any) -> Workflow[Any, Any] | str:
     if not isinstance(workflow, (Workflow, str)):
         raise ContextMisuse(f"a child is a workflow or the name of one, not {workflow!r}")
     return workflow
+
+
+def refuse_in_step(what: str, execution: Execution) -> None:
+    """Refuse a call that belongs to the workflow, where the function of a step makes it."""
+    call = current_call.get()
+    if call is not None and call._execution is execution:
+        raise ContextMisuse(
+            f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
+            f"Call {what} from the workflow, one step after the other"
+        )
 
 
 def patch_entry(execution: Execution, address: tuple[str, int], change: str, where: str) -> StepDone:
@@ -537,6 +544,13 @@ class Context(ContextBase):
             call_line(2),
         )
 
+    def branches(self) -> Branches:
+        """A place here for branches that other tasks begin, each under a key: for tools that a framework calls side by
+        side, in tasks of its own. ``place = ctx.branches()``, then in any task of the run
+        ``await place.branch(call_id, run_tool, call)`` with ``async def run_tool(ctx, call)``."""
+        self._check("ctx.branches")
+        return Branches(BranchGroup(self._execution, self._cursor, call_line(2)), self._execution, self._cursor)
+
     @overload
     def map(
         self,
@@ -633,3 +647,37 @@ class Context(ContextBase):
     def set(self, key: str, value: Any) -> UnplacedCall[None]:
         """Let others read a value: ``await run.get(key)``. Committed when it was awaited; the latest wins."""
         return self._make_set(key, value)
+
+
+class Branches:
+    """What ``ctx.branches`` gives: begins branches in any task of the run, and replays them by their keys."""
+
+    def __init__(self, group: BranchGroup, execution: Execution, cursor: Cursor) -> None:
+        self._group = group
+        self._execution = execution
+        self._cursor = cursor
+
+    def branch(
+        self,
+        key: str,
+        function: Callable[Concatenate[Context, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> UnplacedCall[T]:
+        """A branch of this place: ``function(ctx, *args)`` with a context of its own, found again by its key. The keys
+        must be the same on every replay, and differ from each other; the same key again begins another branch, in the
+        order of these calls."""
+        execution = self._execution
+        refuse_in_step("Branches.branch", execution)
+        if not isinstance(key, str) or not key:
+            raise ContextMisuse(f"the key of a branch must be a text that is not empty, not {key!r}")
+        if execution.closed is not None:
+            raise execution.closed
+        branch = self._group.name_for(key)
+
+        def body(cursor: Cursor) -> Awaitable[Any]:
+            return to_await(function, function(Context(execution, cursor), *args, **kwargs))
+
+        perform = lambda: self._group.perform(branch, body)
+        return UnplacedCall(execution, self._cursor, f"the branch {key!r} of ctx.branches()", perform)

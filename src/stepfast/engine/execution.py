@@ -123,7 +123,8 @@ class Execution:
             raise ContextMisuse(
                 f"the context of run {self.run_id} was called from another task or thread than the one that runs the "
                 "workflow. Call ctx.step(…) in the workflow itself (its result may be awaited anywhere, also by "
-                "asyncio.gather), or give each concurrent part a ctx.branch of its own"
+                "asyncio.gather), or give each concurrent part a ctx.branch of its own; ctx.branches() is for tasks "
+                "that other code makes"
             )
 
     def close(self, why: BaseException) -> None:
@@ -199,18 +200,35 @@ class Execution:
 
     def take(self, call: DurableCall[Any]) -> StepRecord | None:
         """Take the call's position; its record, if the step was done before."""
-        limit = self.recorder.settings.max_records
-        if len(self.taken) >= limit:
-            raise ContextMisuse(
-                f"run {self.run_id} has reached {limit} records (setting max_records); let it go on as a new run with "
-                "ctx.continue_as(input)"
-            )
+        if len(self.taken) >= self.recorder.settings.max_records:
+            raise self._too_many()
         self.taken.append((call.branch, call.position))
         self.unawaited.add(call)
         if not self.history.untaken and not self.history.aside:
             return None
+        return self._recorded_at(call.branch, call.position, call.kind, call.name, call.line)
+
+    def take_place(self, cursor: Cursor, kind: str, name: str, where: str) -> int:
+        """Take the next position of a branch for something that leaves no record itself."""
+        if len(self.taken) >= self.recorder.settings.max_records:
+            raise self._too_many()
+        position = cursor.position
+        cursor.position += 1
+        self.taken.append((cursor.branch, position))
+        if self.history.untaken:
+            self._recorded_at(cursor.branch, position, kind, name, where)
+        return position
+
+    def _too_many(self) -> ContextMisuse:
+        limit = self.recorder.settings.max_records
+        return ContextMisuse(
+            f"run {self.run_id} has reached {limit} records (setting max_records); let it go on as a new run with "
+            "ctx.continue_as(input)"
+        )
+
+    def _recorded_at(self, branch: str, position: int, kind: str, name: str, where: str) -> StepRecord | None:
         try:
-            record = self.history.take(call.branch, call.position, call.kind, call.name, call.line)
+            record = self.history.take(branch, position, kind, name, where)
         except NonDeterminismError as error:
             self.diverge(error)
             raise

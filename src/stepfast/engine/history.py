@@ -44,7 +44,7 @@ class Cursor:
         """Calls of this branch that are under way; with none, its code itself is at work."""
 
 
-def sub_branch(branch: str, position: int, item: int | None = None) -> str:
+def sub_branch(branch: str, position: int, item: int | str | None = None) -> str:
     """The name of the branch that begins at a position; ``item`` where one call begins many."""
     name = str(position) if item is None else f"{position}.{item}"
     return f"{branch}/{name}" if branch else name

@@ -17,7 +17,7 @@ from .context import Context
 from .dag import SKIP, Dag, DagContext, DagStepWorkflow, DagSyncContext
 from .dag_run import finish_dag, undo_dag_run, wanted
 from .execution import Execution
-from .host import current_call, current_execution
+from .host import current_call, current_cursor, current_execution
 from .observers import OfRun, ids_of
 from .step import is_awaitable
 from .sync_context import SyncContext
@@ -130,6 +130,10 @@ class Kind:
         """Call the code; what it returns."""
         raise NotImplementedError
 
+    def context(self, execution: Execution) -> Context | SyncContext | None:
+        """What code of this kind is given to make durable calls by."""
+        return None
+
     async def undo(self, execution: Execution, in_thread: InThread) -> list[str]:
         """Undo what the code did, in reverse; what failed, in words. A replay tells what there is to undo."""
         ghost = Execution(execution.claimed, execution.workflow, execution.recorder)
@@ -170,9 +174,13 @@ class WorkflowKind(Kind):
 
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """Call the function with a context."""
-        loop = execution.recorder.loop
-        context = Context(execution) if execution.workflow.is_async else SyncContext(execution, loop)
-        return await call_code(execution, [context], in_thread)
+        return await call_code(execution, [self.context(execution)], in_thread)
+
+    def context(self, execution: Execution) -> Context | SyncContext:
+        """The context of the main branch."""
+        if execution.workflow.is_async:
+            return Context(execution)
+        return SyncContext(execution, execution.recorder.loop)
 
 
 class DagStepKind(Kind):
@@ -187,15 +195,19 @@ class DagStepKind(Kind):
         assert view is not None
         dag_step = view.graph.dag_steps[workflow.dag_step.name]
         execution.workflow = workflow = _code_for(execution, workflow, dag_step)
-        context: DagContext | DagSyncContext
-        if workflow.is_async:
-            context = DagContext(execution, view, workflow.dag_step.name)
-        else:
-            context = DagSyncContext(execution, execution.recorder.loop, view, workflow.dag_step.name)
+        context = self.context(execution)
         begun = bool(execution.history.records)  # what has is not skipped any more, whatever its condition says now
         if dag_step.conditional and not begun and not await wanted(workflow.when, context):
             return SKIP
         return await call_code(execution, [context], in_thread)
+
+    def context(self, execution: Execution) -> DagContext | DagSyncContext:
+        """The context of the step's function."""
+        view, name = execution.view, cast(DagStepWorkflow, execution.workflow).dag_step.name
+        assert view is not None
+        if execution.workflow.is_async:
+            return DagContext(execution, view, name)
+        return DagSyncContext(execution, execution.recorder.loop, view, name)
 
     def is_between_steps(self, execution: Execution) -> bool:
         """Only while it waits for something: its own code is a piece of work, as that of a task."""
@@ -236,6 +248,20 @@ KINDS: dict[str, Kind] = {
 def kind_of(workflow: Workflow[Any, Any]) -> Kind:
     """The kind of a workflow."""
     return KINDS[workflow.kind]
+
+
+def current() -> Context | SyncContext | None:
+    """The context of the run in whose code this is called, also in functions, tasks and threads that this code began.
+
+    None outside of a run, in the function of a step or an undo, and in a task, which has no context. A context belongs
+    to the task of its branch: concurrent parts need ``ctx.branch``, or ``ctx.branches`` where other code makes the
+    tasks.
+    """
+    execution = current_execution.get()
+    if execution is None or current_call.get() is not None:
+        return None
+    cursor = current_cursor.get()
+    return kind_of(execution.workflow).context(execution) if cursor is None else Context(execution, cursor)
 
 
 def refuse_in_workflow(called: str, instead: str) -> None:
