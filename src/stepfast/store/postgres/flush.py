@@ -95,7 +95,7 @@ class Flusher:
                     ended[0].format if ended else columns[_FORMAT][0],
                     self._continuity.started,
                 )
-            except asyncpg.DivisionByZeroError:
+            except (asyncpg.DivisionByZeroError, asyncpg.UniqueViolationError):
                 return None
             answer = FlushAnswer(row["now_ms"], undelivered=children)
             if row["asked_ids"]:

@@ -4,12 +4,14 @@
 -- name: flush
 -- What the journal usually brings, in one round trip: completed steps of the main branch, tried once, and completed
 -- runs; flush_telling also leaves the ends of children for their parents, as tell_parents does. The
--- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: if a run did not
--- pass the fence, or a position was recorded before, or the server is not the one we know ($15), the division by zero
--- undoes it all, and the batch is written statement by statement instead. Two words keep it linear, because the planner takes every unnest for 10 rows: `IS
--- TRUE` keeps the IN a hashed subplan rather than a join, and `IS NOT DISTINCT FROM` keeps the fence from looking
--- through all that the worker holds, by the index on worker, for each of its rows. Columns come as texts (columns.py);
--- `given` is asked by subqueries and not joined, for a join would carry all of it along with each row of the fence.
+-- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: a run that did not
+-- pass the fence, or a server that is not the one we know ($15), is a division by zero, a position that was recorded
+-- before is a unique violation; either undoes it all, and the batch is written statement by statement instead. Without
+-- ON CONFLICT each record is one entry less in the log of the server, which confirms every row of such an insert. Two
+-- words keep it linear, because the planner takes every unnest for 10 rows: `IS TRUE` keeps the IN a hashed subplan
+-- rather than a join, and `IS NOT DISTINCT FROM` keeps the fence from looking through all that the worker holds, by the
+-- index on worker, for each of its rows. Columns come as texts (postgres/flush.py); `given` is asked by subqueries and
+-- not joined, for a join would carry all of it along with each row of the fence.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now
 ), given AS MATERIALIZED (
@@ -33,7 +35,6 @@ WITH clock AS MATERIALIZED (
          AS s(run_id, claim, position, seq, name, output, arguments, line, duration)
     CROSS JOIN clock
     WHERE (s.run_id IN (SELECT id FROM fence)) IS TRUE
-    ON CONFLICT (run_id, branch, position) DO NOTHING
     RETURNING 1
 ), completed AS (
     UPDATE {schema}.runs r
