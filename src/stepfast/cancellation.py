@@ -8,6 +8,8 @@ notes how often its task was cancelled, and compares when an error comes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -27,3 +29,14 @@ def raise_if_cancelled(before: int) -> None:
     """Raise the cancellation that was requested since, if there was one, in place of the error that hid it."""
     if requests() > before:
         raise asyncio.CancelledError
+
+
+@contextmanager
+def translated(meaning: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise what an error of a driver means, or the cancellation that it hides."""
+    before = requests()
+    try:
+        yield
+    except Exception as error:
+        raise_if_cancelled(before)
+        raise meaning(error) from None

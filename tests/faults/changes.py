@@ -23,10 +23,9 @@ from stepfast.model.status import TERMINAL
 from stepfast.model.transitions import finish
 from stepfast.store.flows import flush as flow
 from stepfast.store.flows.flush import record, tell
-from stepfast.store.postgres import claims as postgres_claims
-from stepfast.store.postgres import connections, ctx_transaction, driver
+from stepfast.store.postgres import connections, ctx_transaction, transactions
 from stepfast.store.postgres import flush as postgres_flush
-from stepfast.store.postgres.store import PostgresStore
+from stepfast.store.postgres.store import Claims, PostgresStore
 from stepfast.store.sqlite import flush as sqlite_flushing
 from stepfast.store.sqlite.store import SqliteStore
 from stepfast.worker import heartbeat
@@ -54,7 +53,7 @@ def freeze_inside_flush(_: Arguments) -> None:
 
 def freeze_inside_claim(_: Arguments) -> None:
     """The process stops while a large claim is sent to it, with more under way than the buffers hold."""
-    take = postgres_claims.Claims._take
+    take = Claims._take
     done: list[str] = []
 
     async def frozen(self: Any, *arguments: Any) -> Any:
@@ -71,7 +70,7 @@ def freeze_inside_claim(_: Arguments) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         transport.resume_reading()
 
-    postgres_claims.Claims._take = frozen  # type: ignore[assignment, method-assign]
+    Claims._take = frozen  # type: ignore[assignment, method-assign]
 
 
 def hear_late(_: Arguments) -> None:
@@ -282,7 +281,7 @@ def without_joint_ends(_: Arguments) -> None:
 
 def without_joint_take(arguments: Arguments) -> None:
     """Signals are taken in a transaction of its own, before the one that records them."""
-    answer = driver.Driver._answer
+    answer = transactions.Driver._answer
 
     async def take_first(self: Any, connection: Any, request: Any) -> Any:
         if getattr(request, "name", None) == "take_mail":
@@ -291,7 +290,7 @@ def without_joint_take(arguments: Arguments) -> None:
             await apart.close()
         return await answer(self, connection, request)
 
-    driver.Driver._answer = take_first  # type: ignore[method-assign]
+    transactions.Driver._answer = take_first  # type: ignore[method-assign]
 
 
 def without_transaction_fence(_: Arguments) -> None:

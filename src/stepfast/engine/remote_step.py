@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import ConfigurationError, PayloadError, RecordedError, RemoteStepError, RemoteTimeout
 from ..model import status
-from ..model.backoff import Backoff, check_backoff, seconds
+from ..model.backoff import Backoff, check_backoff, default_backoff, seconds
 from ..model.ids import child_id
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import check_type
@@ -23,7 +23,7 @@ from .function_spec import check_undo_call, name_of
 from .history import UNDO, Cursor, as_record
 from .observers import remote_trace
 from .options import RemoteKeywords
-from .step import Undoable, default_backoff
+from .step import Undoable
 
 if TYPE_CHECKING:
     from .execution import Execution

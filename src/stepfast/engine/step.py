@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec,
 from ..cancellation import seen
 from ..errors import ConfigurationError, DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
 from ..model import status
-from ..model.backoff import Backoff, check_backoff, retry_delay, seconds
+from ..model.backoff import Backoff, check_backoff, default_backoff, retry_delay, seconds
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import Payloads
 from ..model.records import StepDone, StepRecord, StepRunning
@@ -528,12 +528,6 @@ def _encoded_where_json(payloads: Payloads, named: dict[str, Any]) -> str | None
     with contextlib.suppress(PayloadError):
         return payloads.encode(kept, "arguments") if kept else None
     return None
-
-
-@functools.lru_cache(maxsize=16)
-def default_backoff(settings: Any) -> Backoff:
-    """The backoff of steps and runs that name none."""
-    return Backoff(settings.backoff_base, settings.backoff_factor, settings.backoff_max, settings.backoff_jitter)
 
 
 def exited(error: BaseException) -> RuntimeError:

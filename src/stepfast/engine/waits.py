@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
-from ..model.records import Look, Mail, Mailbox
-from ..store.answers import holds_all
+from ..model.records import Look, Mail, Mailbox, holds_all
 from .host import CHANCE, TURNS, wake
 
 if TYPE_CHECKING:

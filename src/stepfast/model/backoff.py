@@ -17,6 +17,7 @@ from ..errors import (
     RecordedError,
     RetryLater,
 )
+from ..settings import Settings
 
 _MAX_PRIORITY = 2**31 - 1
 
@@ -95,6 +96,11 @@ def check_backoff(value: object) -> Backoff | None:
     if value is not None and not isinstance(value, Backoff):
         raise ConfigurationError(f"backoff must be a Backoff(…), not {value!r}")
     return value
+
+
+def default_backoff(settings: Settings) -> Backoff:
+    """Return the backoff of steps and runs that name none."""
+    return Backoff(settings.backoff_base, settings.backoff_factor, settings.backoff_max, settings.backoff_jitter)
 
 
 def retry_delay(

@@ -99,12 +99,6 @@ def nobody_serves(workers: Sequence[WorkerInfo], workflow: str, queue: str) -> s
     return f"no live worker knows workflow {workflow!r}" if live else "there is no live worker"
 
 
-def may_wait_in_memory(losses: int) -> bool:
-    """Whether a run may keep its slot while it waits for a moment. One that workers have died with gives it back at its
-    first wait: that clears it, while the death of its worker for another reason would count as one more loss."""
-    return losses == 0
-
-
 def group_size(losses: int, max_losses: int, slots: int) -> int:
     """How many runs with so many losses a worker tries at once."""
     last = max_losses - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -354,6 +354,11 @@ class Mail(Struct, gc=False):
     error: str | None = None
     format: int = FORMAT
     trace: str | None = None
+
+
+def holds_all(mail: Sequence[Mail], most: int) -> bool:
+    """Whether a query of a mailbox was not cut short by the bytes that it may bring. A character has up to four."""
+    return 4 * sum(len(each.value or "") + len(each.error or "") for each in mail) < most
 
 
 class Look(NamedTuple):

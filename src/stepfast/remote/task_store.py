@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..cancellation import raise_if_cancelled, requests
 from ..engine.host import Clock
 from ..errors import ConfigurationError, DatabaseRefused, SchemaError
 from ..settings import Settings
@@ -148,17 +147,6 @@ def open_database(where: Location, settings: Settings) -> Database:
         raise ConfigurationError(
             f"{server} needs the package {error.name!r}: pip install 'stepfast[{extra}]'"
         ) from None
-
-
-@contextmanager
-def translated(meaning: Callable[[Exception], Exception]) -> Iterator[None]:
-    """Raise what an error of the driver means; or the cancellation that it hides."""
-    before = requests()
-    try:
-        yield
-    except Exception as error:
-        raise_if_cancelled(before)
-        raise meaning(error) from None
 
 
 def missing_tables(said: str) -> SchemaError:

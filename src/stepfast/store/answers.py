@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from ..errors import ConfigurationError, InvalidState
-from ..model.records import BeatAnswer, Lane, Mail, StepRecord
+from ..model.records import BeatAnswer, Lane, StepRecord
 from ..model.remote_steps import Result, Task
 
 Key = tuple[str, int]
@@ -191,6 +191,8 @@ class Delivery(NamedTuple):
     moved: int
     asked: bool = False
     """Whether runs that a worker holds are to be cancelled by it."""
+    timed: bool = False
+    """Whether runs are to be made ready at another time because of it."""
 
 
 class Promotion(NamedTuple):
@@ -294,8 +296,3 @@ def mailbox_full(run_id: str, most: int) -> InvalidState:
         f"run {run_id} has {most} signals that it has not taken, and keeps no more (setting max_signals): is the name "
         "one that it waits for?"
     )
-
-
-def holds_all(mail: Sequence[Mail], most: int) -> bool:
-    """Whether a look was not cut short by the bytes that it may bring. A character has up to four bytes."""
-    return 4 * sum(len(each.value or "") + len(each.error or "") for each in mail) < most

@@ -19,7 +19,7 @@ from ..engine.host import current_execution
 from ..engine.invocation import kind_of
 from ..engine.observers import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.outcomes import as_misuse, decode_error, encode_error, explain, type_name
-from ..engine.step import being_cancelled, cancelled_by_code, default_backoff, exited
+from ..engine.step import being_cancelled, cancelled_by_code, exited
 from ..errors import (
     AttemptEnded,
     CompensationFailed,
@@ -34,6 +34,7 @@ from ..errors import (
     sentence,
 )
 from ..model import status
+from ..model.backoff import default_backoff
 from ..model.names import CHECKS
 from ..model.records import RUN_ITSELF, FailedTry, StepRecord, Transition, ValueSet
 from ..model.status import DAG, DAG_STEP

@@ -16,7 +16,7 @@ from ..engine.invocation import kind_of
 from ..engine.observers import ids_of
 from ..errors import AttemptEnded, AttemptTimeout, DatabaseRefused, DeadlineExceeded, LeaseLost, sentence
 from ..model import status
-from ..model.health import may_wait_in_memory, room_for_suspects
+from ..model.health import room_for_suspects
 from ..model.records import Claimed, Entry, StepRunning
 from ..settings import SUSPECT_LOSSES
 from .attempt import Attempts, Divergence, Leaving
@@ -182,9 +182,10 @@ class Slots:
 
     def may_linger(self, execution: Execution) -> bool:
         """Whether a run may wait in memory: as long as its slot is not wanted. In a limited queue it counts over
-        all workers, and gives it back at once; so does a run that workers have died with."""
+        all workers, and is released at once. So is a run that workers have died with: its first wait clears it, while
+        the death of this worker for another reason would count as one more loss."""
         claimed = execution.claimed
-        if self.has_room and not claimed.limited and may_wait_in_memory(claimed.losses):
+        if self.has_room and not claimed.limited and not claimed.losses:
             self._lingering[execution] = None
             return True
         return False

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...cancellation import translated
 from ...errors import ConfigurationError, DatabaseRefused, sentence
 from ...settings import Settings
 from ...store.answers import MissingRight
@@ -16,7 +17,7 @@ from ...store.mysql.errors import is_about_tables, is_no_right, translate
 from ...store.mysql.transactions import borrowed, close_pool, run, transaction
 from ...store.sql import load_statements, split_statements
 from ..protocol import results_table, tasks_table
-from ..task_store import CONNECTIONS, PARAMETER, Location, may_not_make_tables, missing_tables, translated
+from ..task_store import CONNECTIONS, PARAMETER, Location, may_not_make_tables, missing_tables
 
 _ROW = re.compile(r"^    \(%\([^\n]*\)$", re.MULTILINE)
 """The line of a statement that is repeated for each row."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from ...cancellation import translated
 from ...errors import SchemaError, sentence
 from ...model.urls import parse_url
 from ...settings import Settings
@@ -23,7 +24,6 @@ from ..task_store import (
     may_not_make_tables,
     may_not_use_tables,
     missing_tables,
-    translated,
 )
 
 _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"

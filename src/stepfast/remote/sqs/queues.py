@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from ...cancellation import translated
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
 from ...store.answers import MissingRight
 from ...worker.threads import Clockwork
-from ..task_store import translated
 from .location import SqsLocation
 from .messages import Unreadable, group_of, pointed, pointer
 

@@ -65,7 +65,8 @@ def record_beside(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     """What goes with the recorded steps, and what is recorded beside them."""
     now = answer.now_ms
     yield from _join(batch.joint)
-    yield from send_out(batch.joint, now)
+    if sending := [entry for entry in batch.joint if entry.sends]:
+        yield from send_out(sending, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
     yield from put("record_progress", [_running_row(entry, now) for entry in _latest(batch.running)])
     if batch.streams:

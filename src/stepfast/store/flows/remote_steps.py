@@ -23,9 +23,6 @@ from .base import Flow, Remove, Rows, SendTasks, ask, lock_free, put
 def send_out(entries: Sequence[StepWith], now: int) -> Flow[None]:
     """Insert what goes out with these records, and the tasks too if they go over the same database. The runs are
     locked: nobody else gives numbers to their steps."""
-    entries = [entry for entry in entries if entry.sends]
-    if not entries:
-        return
     again = [e for e in entries if e.sends[0].attempt > 1]
     yield from put("withdraw_at", [(e.run_id, e.step.branch, e.step.position, now) for e in again])
     rows = yield from ask("remote_last", sorted({entry.run_id for entry in entries}))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...model.records import Answer, Lane, Look, Mail, Mailbox
+from ...model.records import Answer, Lane, Look, Mail, Mailbox, holds_all
 from ...model.run_state import RunState
 from ...model.status import (
     MAIL_CANCEL,
@@ -19,7 +19,7 @@ from ...model.status import (
 )
 from ...model.transitions.operator import NewTime, from_mail, way_to_cancel
 from ...model.transitions.signals import wake, wanted_mail, way_to_signal
-from ..answers import Delivery, MailId, holds_all, mailbox_full
+from ..answers import Delivery, MailId, mailbox_full
 from .base import COMMIT, Flow, Rows, ask, change, found, lock_free, lock_run, put
 from .flush import Settlement
 from .operating import StateChange, cancel_dags, cancel_runs, reschedule_runs, resume_runs
@@ -134,6 +134,7 @@ def deliver(limit: int, only: Sequence[MailId] | None = None) -> Flow[Delivery]:
         done.running or more.running,
         done.moved + more.moved,
         done.asked or more.asked,
+        done.timed or more.timed,
     )
 
 
@@ -155,13 +156,15 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     """Cancellations first: what they end needs no answers any more."""
     after, lanes, ended = yield from _cancel([box.run for box in boxes if box.cancels], now)
     asked = any(run.held for run in after.values())
-    resumed = yield from resume_runs([after.get(box.run.id, box.run) for box in boxes if box.resumes], now)
-    after |= {run.id: run for run in resumed.runs}
-    lanes |= resumed.lanes
+    if resumable := [after.get(box.run.id, box.run) for box in boxes if box.resumes]:
+        resumed = yield from resume_runs(resumable, now)
+        after |= {run.id: run for run in resumed.runs}
+        lanes |= resumed.lanes
     moved = yield from _reschedule({box.run.id: after.get(box.run.id, box.run) for box in boxes}, boxes, now)
     after |= {run.id: run for run in moved.runs}
     lanes |= moved.lanes
     kept, gone, forwarded, woken = list[MailId](), list[MailId](), list[MailId](), list[RunState]()
+    timed = bool(resumable or moved.runs)
     for number, box in enumerate(boxes, 1):
         run = after.get(box.run.id, box.run)
         wanted = wanted_mail(run)
@@ -169,6 +172,7 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
         if count:
             woken.append(wake(run, count[MAIL_SIGNAL], sum(count[kind] for kind in MAIL_ENDS), now, number))
             lanes |= {run.lane} if woken[-1].ready and not run.ready else set()
+            timed = timed or (woken[-1].visible_at != run.visible_at and not woken[-1].ready)
         for mail_id, kind in box.mail:
             (kept if kind in wanted else gone).append((run.id, mail_id))
             if kind not in wanted and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
@@ -178,7 +182,7 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     yield from put("take_mail", gone)
     yield from change(woken)
     running = any(run.held for run in (*(box.run for box in boxes), *after.values()))
-    return Delivery(lanes, ended, running, len(kept) + len(gone), asked)
+    return Delivery(lanes, ended, running, len(kept) + len(gone), asked, timed)
 
 
 def _forward(mail: Sequence[MailId]) -> Flow[None]:

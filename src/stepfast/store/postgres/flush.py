@@ -11,7 +11,7 @@ from ...model import status
 from ...model.records import Batch, FlushAnswer
 from ..flows.flush import flush
 from .connections import Continuity, KeptConnection
-from .driver import Driver
+from .transactions import Driver
 
 _SEPARATOR, _NULL = "\x1f", "\x1e"
 """Where a statement says ``string_to_array($1, chr(31), chr(30))``. JSON has no bare control characters; in other texts

@@ -10,11 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from ...model.ids import successor_id
-from ...model.records import Answer, Lane, Look, Mail, Mailbox
+from ...model.records import Answer, Lane, Look, Mail, Mailbox, holds_all
 from ...model.status import MAIL_ENDS, NO_SUCH_STEP, WAITING
 from ...model.transitions.signals import way_to_signal
 from ...settings import Settings
-from ..answers import holds_all, mailbox_full
+from ..answers import mailbox_full
 from .caller_connections import Callers
 from .connections import KeptConnection
 

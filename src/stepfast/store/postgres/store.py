@@ -36,6 +36,7 @@ from ..answers import NOTHING, Check, MissingRight, SchemaState, Transacted, Tra
 from ..dialects import POSTGRES
 from ..flows import signals
 from ..flows.base import Flow, T, schedule_columns, standing_columns
+from ..flows.claims import in_order, with_history
 from ..migrations import migrations
 from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
@@ -43,17 +44,15 @@ from ..sql import OLDEST, load_all
 from ..store import Store
 from . import own_pool, schema
 from .caller_connections import Callers
-from .claims import Claims
 from .connections import DUTIES, Connector, Continuity, KeptConnection, connect_error, know_arrays, qualify
 from .ctx_transaction import Transactions
-from .driver import Driver, as_columns
 from .errors import translate
 from .flush import Flusher
 from .notifications import Listener, encode_wakeups
 from .schema import Roles, Schema
 from .signals import Mailboxes
 from .starts import HeldKeys, Starts
-from .transactions import PATIENCE, borrowed, close_pool, close_quietly, closing, drop, glancing
+from .transactions import PATIENCE, Driver, as_columns, borrowed, close_pool, close_quietly, closing, drop, glancing
 
 
 class PostgresPulse:
@@ -147,6 +146,55 @@ class PostgresGlance(BaseGlance):
 def _bounded(sql: str) -> str:
     """A question as one that brings a bounded number of rows."""
     return f"SELECT * FROM (\n{sql}\n) AS looked LIMIT {MOST_ROWS}"
+
+
+class Claims:
+    """Takes runs over one connection of its own."""
+
+    def __init__(self, kept: KeptConnection, statements: dict[str, str], settings: Settings, driver: Driver) -> None:
+        self._kept = kept
+        self._sql = statements
+        self._settings = settings
+        self._driver = driver
+
+    async def claim(
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        again: bool,
+        remembered: Mapping[str, int],
+    ) -> list[Claimed]:
+        """Ready runs of these lanes. After a lost reply (``again``), first what that call took."""
+        most = self._settings.claim_bytes
+        if len(lanes) == 1:
+            (queue, workflow, priority), mark = lanes[0]
+            args: tuple[Any, ...] = (versions[workflow], queue, workflow, priority, mark, limit, most)
+            return await self._take(worker, token, "claim_lane", args, again, remembered)
+        columns = (
+            [lane.queue for lane, _ in lanes],
+            [lane.workflow for lane, _ in lanes],
+            [lane.priority for lane, _ in lanes],
+            [mark for _, mark in lanes],
+            [versions[lane.workflow] for lane, _ in lanes],
+        )
+        return await self._take(worker, token, "claim_lanes", (*columns, limit, most), again, remembered)
+
+    async def _take(
+        self, worker: str, token: int, name: str, args: tuple[Any, ...], again: bool, remembered: Mapping[str, int]
+    ) -> list[Claimed]:
+        async with self._kept.use() as connection:
+            rows = []
+            if again:
+                rows = await connection.fetch(self._sql["claimed"], worker, token)
+            if not rows:
+                rows = await connection.fetch(self._sql[name], worker, token, *args)
+            claimed = [Claimed(*row) for row in rows]
+            if any(run.claim > 1 or not run.seed for run in claimed):
+                await self._driver.join(connection, with_history(worker, claimed, remembered, self._settings))
+        return in_order(claimed)
 
 
 class Sweeps:

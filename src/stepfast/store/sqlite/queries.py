@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from ...model import status
-from ...model.records import Look, Mail, Mailbox
+from ...model.records import Look, Mail, Mailbox, holds_all
 from ...model.status import AT_REST, RUNNING
 from ...model.transitions.signals import way_to_signal
-from ..answers import holds_all, mailbox_full
+from ..answers import mailbox_full
 from .bulk_rows import fetch, fetch_wide
 
 
