@@ -98,6 +98,7 @@ class Subject:
         self.app = Stepfast(url)
         self._recorder = recorder
         self._remote = dict[str, None]()
+        self._returned = asyncio.Event()
 
         @step
         async def add(number: int) -> int:
@@ -115,6 +116,7 @@ class Subject:
         async def remote(ctx: Context) -> None:
             with self._recorder.recording() as self._remote:
                 await ctx.remote(GROUP, 1)
+            self._returned.set()
 
         self._one_step, self._signalled, self._remote_step = one_step, signalled, remote
 
@@ -137,7 +139,11 @@ class Subject:
 
     async def remote_step(self) -> dict[str, None]:
         """From the call of a remote step in its workflow until the call returns."""
-        await (await self.app.start(self._remote_step)).result(timeout=LONGEST)
+        self._returned.clear()
+        run = await self.app.start(self._remote_step)
+        async with asyncio.timeout(LONGEST):
+            await self._returned.wait()
+        await run.result(timeout=LONGEST)
         return self._remote
 
 

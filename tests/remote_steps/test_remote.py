@@ -17,6 +17,7 @@ from stepfast import (
     InvalidInput,
     NonRetryableError,
     RemoteStepError,
+    Settings,
     Stepfast,
     SyncContext,
     UnknownOption,
@@ -25,7 +26,8 @@ from stepfast.engine.remote_step import remote_order
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
 from stepfast.telemetry import Metrics, Observer, RemoteEnded, RemoteSent, metrics_text
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, everywhere, joined, start_shop
-from tests.support.engine import Calls, eventually, failure, stopped_at_once
+from tests.support.engine import PATIENCE, Calls, eventually, failure, stopped_at_once
+from tests.worker.spying import Counted
 
 NOW = Backoff(base=0, jitter=False)
 
@@ -731,3 +733,21 @@ def test_what_cannot_work_is_refused_with_the_name_of_the_step(sqlite_url: str) 
         fulfil.remote("echo", input=5)  # type: ignore[arg-type]
     with pytest.raises(UnknownOption, match="aftr"):
         fulfil.remote("echo", aftr=["x"])  # type: ignore[call-arg]
+
+
+@joined
+async def test_the_outcome_of_a_run_in_memory_is_delivered_without_a_tick_of_the_sweeper(home: Home) -> None:
+    app = home.make(settings=Settings(sweep_interval=60, poll_interval=60, inline_wait=60))
+    ticks = Counted(await app.store(), "tick")
+    counts = list[int]()
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        for number in range(4):
+            await ctx.remote("echo", number)
+            counts.append(len(ticks))
+
+    run = await app.start(shop)
+    async with home.echoing(), app.worker():
+        await run.result(timeout=PATIENCE)
+    assert counts[1:] == [counts[1]] * 3

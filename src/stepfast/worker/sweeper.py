@@ -43,6 +43,8 @@ class Sweeper:
         self._claimer = claimer
         self._runtime = runtime
         self._bell = asyncio.Event()
+        self._only_mail = False
+        """Whether the bell was rung for mail alone."""
         self.reaper = Reaper(context, runtime, lambda: self.stopped)
         store = self._store
         self._promotions: Halves[str, Promotion] = Halves(
@@ -79,20 +81,30 @@ class Sweeper:
 
     def tick_now(self) -> None:
         """Something changed: do not wait for the tick."""
+        self._only_mail = False
+        self._bell.set()
+
+    def deliver_now(self) -> None:
+        """There is mail, and nothing else is known to have changed: deliver it without a tick."""
+        self._only_mail = self._only_mail or not self._bell.is_set()
         self._bell.set()
 
     def ask_for_lanes(self) -> None:
         """Something was made ready again, and no wake-up tells of it: the next tick looks, however slow looks are."""
         self._lanes_wanted = True
-        self._bell.set()
+        self.tick_now()
 
     async def run(self) -> None:
         """Tick until the worker stops."""
         while not self.stopped:
-            self._bell.clear()
+            self._rewind()
             tick = await self.tick()
             self._runtime.each_tick()
             await self._pause(tick)
+
+    def _rewind(self) -> None:
+        self._bell.clear()
+        self._only_mail = False
 
     async def tick(self, ask_for_lanes: bool = False) -> Tick:
         """Ask once and act on the answer."""
@@ -102,7 +114,7 @@ class Sweeper:
         self._claimer.time_is(tick.now_ms)
         self._runtime.gates_are(tick)
         self._stuck = tick.due and not await self._promote()
-        if tick.mail and not await self._deliver():
+        if tick.mail and not (await self._deliver())[0]:
             self._stuck = True
         if tick.remote:
             self._runtime.remote_steps_wait()
@@ -151,17 +163,18 @@ class Sweeper:
         if done.asked:
             self._runtime.steps_asked()
 
-    async def _deliver(self) -> int:
-        """Take mail to its runs; how much there was."""
-        moved = 0
+    async def _deliver(self) -> tuple[int, bool]:
+        """Deliver mail, and return how much there was, and whether runs have another time because of it."""
+        moved, timed = 0, False
         while True:
             batch = await self._deliveries.done()
             for done in batch:
                 self._announce_delivered(done)
                 moved += done.moved
+                timed = timed or done.timed
             ended = any(done.ended for done in batch)  # who was cancelled may have children
             if sum(done.moved for done in batch) < _BATCH and not ended:
-                return moved
+                return moved, timed
 
     def _announce_delivered(self, done: Delivery) -> None:
         if done.lanes:
@@ -191,11 +204,21 @@ class Sweeper:
                 self._settings.min_poll_interval if tick.schedule_ms <= 0 else 0.001
             )  # somebody may have it in hand
             longest = min(longest, max(tick.schedule_ms / 1000, 0.0) + soonest)
+        until = self._clock.now() + longest
+        while await self._rung(until - self._clock.now()) and self._only_mail and not self.stopped:
+            self._rewind()
+            moved, timed = await self._deliver()
+            if timed or not moved:
+                return
+
+    async def _rung(self, seconds: float) -> bool:
+        """Wait for the bell, and return whether it was rung in time."""
         try:
-            async with self._clock.timeout(longest):
+            async with self._clock.timeout(max(seconds, 0.0)):
                 await self._bell.wait()
         except TimeoutError:
-            pass
+            return False
+        return True
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         return await self._context.ask(call, "sweep", lambda: self.stopped)

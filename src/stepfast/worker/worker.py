@@ -337,8 +337,8 @@ class WorkerRuntime:
     # -- what the courier tells ------------------------------------------------------------------------------------
 
     def outcomes_left(self) -> None:
-        """Outcomes of remote steps lie in mailboxes: they are delivered at the next tick, which is now."""
-        self.sweeper.tick_now()
+        """Outcomes of remote steps are in mailboxes: they are delivered now."""
+        self.sweeper.deliver_now()
 
     # -- what the heartbeat tells ----------------------------------------------------------------------------------
 
