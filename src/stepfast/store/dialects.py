@@ -32,6 +32,8 @@ columns. In its text:
     A part of WITH that is worked out once; an index that SQLite would not choose.
 ``{least}(a, b)``, ``{greatest}(a, b)``
     Of values that are not NULL.
+``{field r.error, '$.type'}``, ``{joined r.id}``
+    A field of a JSON text as what it says; texts of several rows as one, with blanks between them.
 ``{wide} … {/wide}``
     The columns of a result that may have hundreds of rows: SQLite returns them as one text.
 
@@ -306,7 +308,7 @@ class Sqlite(Dialect):
         "least": "min", "greatest": "max", "same": "{0} IS {1}", "differs": "{0} IS NOT {1}",
         "index": "INDEXED BY {{prefix}}{0}", "lock": "", "lock_all": "", "json": "{all}",
         "time": "strftime('%Y-%m-%d %H:%M:%f', ({all}) / 1000.0, 'unixepoch')", "seconds": "({all}) / 1000.0",
-        "row": "{0}.rowid",
+        "row": "{0}.rowid", "field": "json_extract({0}, {1})", "joined": "group_concat({all}, ' ')",
         "elements": "json_each(CASE WHEN NOT json_valid({0}) THEN '[]' WHEN json_type({0}) = 'array' THEN {0} "
         "ELSE '[]' END) AS {1}",
     }  # fmt: skip

@@ -174,7 +174,7 @@ def with_history(
 def _bring_records(runs: Mapping[str, Claimed], wanted: Sequence[str], most: int, most_bytes: int) -> Flow[None]:
     if not wanted:
         return
-    rows = yield from ask("history", Rows((run_id,) for run_id in wanted), most, most_bytes)
+    rows = yield from ask("history", Rows((run_id,) for run_id in wanted), most + 1, most_bytes)
     for run_id, its in groupby(rows, itemgetter(0)):
         run = runs[str(run_id)]
         run.records, run.complete = first_records((StepRecord(*row[1:]) for row in its), most, most_bytes)

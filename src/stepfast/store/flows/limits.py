@@ -196,6 +196,7 @@ def _front(gate: Gate, want: WantedRuns, usage: Usage) -> Flow[_Front]:
         return (yield from _front_of_keys(gate, want, usage, room, found))
     lanes = Rows((lane.workflow, lane.priority, mark) for lane, mark in want.lanes)
     first = yield from _candidates("ready_limited", want.queue, lanes, room)
+    first = sorted(first, key=lambda run: (-run.priority, run.place))[:room]  # some bring as many of each lane
     return _Front(found + first, len(first) == room)
 
 
@@ -221,7 +222,7 @@ def _unkeyed(want: WantedRuns, room: int) -> Flow[tuple[list[Candidate], dict[La
     lanes = Rows((lane.workflow, lane.priority, want.seen.get(lane, 0)) for lane, _ in want.lanes)
     found = yield from _candidates("ready_unkeyed", want.queue, lanes, room, _UNKEYED)
     have = {(run.workflow, run.priority) for run in found}
-    rows = yield from ask("ends_of_unkeyed", want.queue, lanes, _UNKEYED)
+    rows = yield from ask("ends_of_unkeyed", want.queue, lanes, _UNKEYED - 1)
     return found, {
         Lane(want.queue, workflow, priority): place + 1
         for workflow, priority, place in rows

@@ -58,8 +58,8 @@ SELECT {wide}r.id::text, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.
        r.unrecorded_losses{/wide}
 FROM {runs} r WHERE r.worker = :worker AND r.token = :token;
 
--- name: history(u(id uuid), most bigint, most_bytes bigint)
--- The first records of claimed runs: at most `most` of each, and none after more than `most_bytes` bytes; and one more,
+-- name: history(u(id uuid), look bigint, most_bytes bigint)
+-- The first records of claimed runs: at most `look` of each, and none after more than `most_bytes` bytes; the last of them
 -- without a large output, by which first_records() of model/transitions/claim.py sees that there are others. The rest
 -- comes in pages when needed.
 SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind, s.status,
@@ -69,7 +69,7 @@ FROM {each u} (
     SELECT sized.*, sum(sized.size) OVER (ORDER BY sized.branch, sized.position) - sized.size AS preceding,
            COALESCE(lag(sized.size) OVER (ORDER BY sized.branch, sized.position), 0) AS last_size
     FROM (SELECT t.*, COALESCE(octet_length(t.output), 0) AS size FROM {steps} t
-          WHERE t.run_id = u.id ORDER BY t.branch, t.position LIMIT :most + 1) AS sized
+          WHERE t.run_id = u.id ORDER BY t.branch, t.position LIMIT :look) AS sized
 ) AS s
 WHERE s.preceding - s.last_size <= :most_bytes
 ORDER BY s.run_id, s.branch, s.position;

@@ -45,3 +45,26 @@ SELECT s.dag_id, s.dag_step, s.output, COALESCE(s.output_format, s.format) AS fo
 FROM {rows u}
 {join} {runs} s {index runs_outputs} ON s.dag_id = u.id AND s.completed_at >= u.since
 WHERE s.dag_id IS NOT NULL AND s.status = 'completed';
+
+-- name: lock_dependents(u(dag_id uuid, dag_step text))
+-- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
+-- them, does not count the rest. Waited for, under the lock of their dag run.
+SELECT {wide}{now}, {standing}{/wide}
+FROM {rows u} {join} {runs} r ON r.dag_id = u.dag_id AND r.dag_step = u.dag_step
+WHERE r.dag_id IS NOT NULL AND r.status = 'waiting' AND r.waiting_for = 'steps'
+ORDER BY r.id
+{lock r};
+
+-- name: lock_open_steps(ids uuid[])
+-- The steps of dag runs that are not settled, waited for.
+SELECT {wide}{now}, {standing}{/wide} FROM {runs} r
+WHERE r.dag_id {in ids} AND r.dag_id IS NOT NULL AND NOT r.undoing
+  AND r.status NOT IN ({ended})
+ORDER BY r.id
+{lock r};
+
+-- name: lock_step_named(dag_id, dag_step)
+-- The step of a dag run that a signal is for, as it stands.
+SELECT {wide}{now}, {standing}{/wide}
+FROM {runs} r WHERE r.dag_id = :dag_id AND r.dag_step = :dag_step AND r.dag_id IS NOT NULL
+{lock r};

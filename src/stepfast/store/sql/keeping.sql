@@ -74,3 +74,57 @@ FROM {tries} WHERE run_id = :run_id ORDER BY branch, position, attempt, number;
 -- Those of these runs that are not there.
 SELECT u.id::text AS id FROM {rows u}
 WHERE (SELECT true FROM {runs} r WHERE r.id = u.id) IS NULL;
+
+-- name: ended_page(after, look, done, failed, status, most)
+-- A look at the next runs (`look` of them) after one: whether anybody executes anything just now, the last of the runs, how
+-- many there were, when the first and the last were started; and of those that ended at least `done` (failed: `failed`)
+-- milliseconds ago, and so (`status`, if it is given), the first `most`, with who may still need them.
+WITH page {once} (
+    SELECT r.id, r.status, r.reason, r.completed_at, r.created_at, r.claim, r.parent_id, r.origin_id,
+           r.graph IS NOT NULL AS dag, CASE WHEN r.reason = 'continued' THEN {went_on} END AS went_on
+    FROM {runs} r
+    WHERE r.id > :after AND r.dag_id IS NULL
+    ORDER BY r.id LIMIT :look
+), looked {once} (
+    SELECT {now} AS now,
+           EXISTS (SELECT 1 FROM {runs} w {index runs_worker} WHERE w.worker IS NOT NULL) AS busy,
+           count(*) AS seen, min(p.created_at) AS oldest, max(p.created_at) AS newest, max(p.id) AS latest
+    FROM page p
+), old {once} (
+    SELECT p.* FROM page p {join} looked l
+    WHERE p.status IN ({ended})
+      AND p.completed_at <= l.now - CASE WHEN p.status = 'failed' THEN :failed ELSE :done END
+      AND (:status IS NULL OR p.status = :status)
+    ORDER BY p.id LIMIT :most
+)
+SELECT l.now, l.busy, l.seen, l.oldest, l.newest, l.latest,
+       e.id, e.status, e.reason, e.completed_at, e.claim, e.parent_id, p.status AS parent_status,
+       b.id AS before, h.id AS continuation, e.origin_id, e.dag
+FROM looked l LEFT JOIN old e ON true
+LEFT JOIN {runs} p ON p.id = e.parent_id
+LEFT JOIN {runs} b ON b.id = e.origin_id AND b.reason = 'continued' AND b.output = '"' || e.id || '"'
+LEFT JOIN {runs} h ON h.id = e.went_on
+ORDER BY e.id;
+
+-- name: ended_kin(gone uuid[], origins uuid[], done, failed, status, most)
+-- The first `most` of those that were kept for the sake of runs that are gone now (`gone`, and `origins` are which runs those
+-- continued) and ended long enough ago: their children, and what went on as them.
+SELECT r.id
+FROM (SELECT c.id FROM {runs} c WHERE c.parent_id {in gone} AND c.parent_id IS NOT NULL
+      UNION
+      SELECT b.id FROM {runs} b WHERE b.id {in origins} AND b.reason = 'continued') AS kin
+{join} {runs} r ON r.id = kin.id
+WHERE r.dag_id IS NULL AND r.status IN ({ended})
+  AND r.completed_at <= {now} - CASE WHEN r.status = 'failed' THEN :failed ELSE :done END
+  AND (:status IS NULL OR r.status = :status)
+ORDER BY r.id LIMIT :most;
+
+-- name: weigh(u(id uuid))
+-- How much is recorded of runs: rows, and bytes.
+SELECT w.id, count(s.run_id) AS number,
+       COALESCE(sum(COALESCE(octet_length(s.output), 0) + COALESCE(octet_length(s.arguments), 0)), 0) AS bytes
+FROM (SELECT u.id, u.id AS run FROM {rows u}
+      UNION ALL
+      SELECT k.dag_id, k.id FROM {rows u} {join} {runs} k ON k.dag_id = u.id AND k.dag_id IS NOT NULL) AS w
+LEFT JOIN {steps} s ON s.run_id = w.run
+GROUP BY w.id;

@@ -58,3 +58,39 @@ FROM {mailbox} m WHERE m.run_id {in ids} AND m.kind IN ('signal', 'child', 'remo
 SELECT m.run_id, m.id, m.kind, m.name, m.value, m.error, m.format, m.trace
 FROM {rows u} {join} {mailbox} m ON m.run_id = u.run_id AND m.id = u.id
 ORDER BY m.sent_at, m.id;
+
+-- name: delivered(u(run_id uuid, id uuid))
+-- Mail that its run has heard of.
+{update mailbox m, u} SET delivered = true {from u} WHERE m.run_id = u.run_id AND m.id = u.id;
+
+-- name: take_mail(u(run_id uuid, id uuid))
+-- Mail that its run has taken, or that nobody can take.
+{delete mailbox by u};
+
+-- name: tell_parents(u(id uuid))
+-- The ends of children go into their parents' mailboxes, in the transaction that ends them. One that was retried ends again.
+INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT r.parent_id, r.reply_to, 'child', r.status, r.output, r.error, COALESCE(r.output_format, r.format), {now}, false
+FROM {rows u} {join} {runs} r ON r.id = u.id
+WHERE r.parent_id IS NOT NULL AND r.reply_to IS NOT NULL
+{upsert run_id, id} kind = {new.kind}, name = {new.name}, value = {new.value}, error = {new.error}, format = {new.format},
+    sent_at = {new.sent_at}, delivered = false;
+
+-- name: tell_again(u(id uuid))
+-- Results of children that their parents, which are being retried, have not taken: what came after they had ended was
+-- thrown away. A child that failed is retried with its parent, and tells of its end by itself.
+INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT c.parent_id, c.reply_to, 'child', c.status, c.output, c.error, COALESCE(c.output_format, c.format), {now}, false
+FROM {rows u} {join} {runs} c ON c.parent_id = u.id
+WHERE c.parent_id IS NOT NULL AND c.reply_to IS NOT NULL AND c.status = 'completed' AND {differs c.reason, 'continued'}
+  AND c.reply_to NOT IN (SELECT s.mail FROM {steps} s WHERE s.run_id = u.id AND s.mail IS NOT NULL)
+{skip run_id, id};
+
+-- name: tell_children(u(id uuid))
+-- Children are cancelled with their parent, by mail: they may be many, and workers hold some of them.
+INSERT INTO {mailbox} (run_id, id, kind, name, format, sent_at, delivered)
+SELECT c.id, p.id, 'cancel', '', 1, {now}, false
+FROM {rows u} {join} {runs} p ON p.id = u.id {join} {runs} c ON c.parent_id = p.id
+WHERE c.parent_id IS NOT NULL AND (p.status = 'cancelled' OR p.reason = 'cancelled')
+  AND c.status NOT IN ({ended})
+{skip run_id, id};

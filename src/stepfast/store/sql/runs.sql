@@ -205,3 +205,11 @@ SELECT name, version, kind, queue, options, input_schema, graph FROM (
            row_number() OVER (PARTITION BY name ORDER BY seen_at DESC) AS n
     FROM {definitions}
 ) AS known WHERE n = 1 ORDER BY name;
+
+-- name: dags_shown_as(status, before, most)
+-- Dag runs that are shown as having another status than their rows have. The index is that of the rows.
+SELECT d.id, d.status, d.waiting_for, d.due_at FROM {runs} r {index runs_dags}
+{join} {dags_shown} d ON d.id = r.id
+WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL
+  AND r.id {beyond} COALESCE(:before, '{edge}') AND d.status = :status
+ORDER BY r.id {direction} LIMIT :most;

@@ -72,3 +72,14 @@ WITH RECURSIVE chain AS (
 )
 SELECT DISTINCT named::text FROM chain
 WHERE status NOT IN ({ended});
+
+-- name: due_schedules(names text[], most)
+-- Those that a worker has to come to: of those that code declares only the ones that its own declares.
+SELECT {schedule}, {now} FROM {schedules} s
+WHERE s.name IN (
+    SELECT o.name FROM (
+        SELECT name FROM {schedules} WHERE due_at IS NOT NULL AND NOT declared AND due_at <= {now}
+        ORDER BY due_at LIMIT :most) AS o
+    UNION ALL
+    SELECT d.name FROM {schedules} d WHERE d.declared AND d.name {in names} AND d.due_at <= {now})
+ORDER BY s.due_at LIMIT :most;

@@ -134,3 +134,18 @@ WHERE (r.worker IS NOT NULL) IS TRUE
 -- Those of these runs whose present claim has made a record.
 SELECT r.id::text AS id FROM {rows u} {join} {runs} r ON r.id = u.id
 WHERE (SELECT true FROM {steps} s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1);
+
+-- name: lock_runs(u(id uuid))
+-- Runs by their ids, waited for. The clock is read when the lock is there.
+SELECT {wide}{now}, {standing}{/wide}
+FROM {rows u} {join} {runs} r ON r.id = u.id
+ORDER BY r.id
+{lock r};
+
+-- name: inherit_tags(u(ended uuid, successor uuid))
+-- The tags of runs that went on as another are their successors' as well, for finding them.
+INSERT INTO {run_tags} (tag, run_id)
+SELECT tag.value, u.successor
+FROM {rows u} {join} {runs} r ON r.id = u.ended {join} {elements r.tags, tag}
+WHERE r.tags IS NOT NULL
+{skip_any tag};

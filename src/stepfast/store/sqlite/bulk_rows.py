@@ -48,7 +48,8 @@ def fetch(database: sqlite3.Connection, text: str, arguments: Sequence[Any]) -> 
     """The rows that a question brings."""
     if isinstance(text, Each):
         number, once = text.number, str(text)
-        asked = [(*arguments[:number], *row, *arguments[number + 1 :]) for row in arguments[number]]
+        each = (row if isinstance(row, (tuple, list)) else (row,) for row in arguments[number])
+        asked = [(*arguments[:number], *row, *arguments[number + 1 :]) for row in each]
         return [row for values in asked for row in fetch(database, once, values)]
     values = bound_values(arguments)
     return fetch_wide(database, text, values) if _WIDE in text else database.execute(text, values).fetchall()

@@ -1,7 +1,7 @@
 -- The census: how things stand, for whoever watches over all of it. Every count stops at a bound, and what has ended is
 -- not counted at all: the tables may hold millions of that.
 
--- name: census
+-- override: census
 -- Runs that workers hold, that wait, that are held and that are being undone; the timer that is due first; and mail that
 -- was not delivered. The orders are those of the indexes, so that none of it is a walk through the table.
 SELECT {now} AS now_ms,

@@ -6,7 +6,7 @@
 -- the words in braces the other way round, from the oldest on), and stop when they have $7. They bring ids, and whether the run is a dag run under way, which may be shown otherwise than its row
 -- says. The casts of filters that a statement does not use let the server know what they are.
 
--- name: glance_runs
+-- override: glance_runs
 -- Along the ids of all runs.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT id, workflow, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {schema}.runs
@@ -22,7 +22,7 @@ WHERE r.dag_id IS NULL
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: glance_at_rest
+-- override: glance_at_rest
 -- Along the index of a status in which runs stay.
 SELECT r.id::text, false AS dag
 FROM (SELECT id, workflow, queue, reason, key, debounced, created_at FROM {schema}.runs
@@ -38,7 +38,7 @@ WHERE ($1::text IS NULL OR r.workflow = $1)
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: glance_running
+-- override: glance_running
 -- Those that workers hold, and dag runs under way: few beside all others.
 SELECT r.id::text, r.graph IS NOT NULL AS dag
 FROM (SELECT id FROM (SELECT id FROM {schema}.runs WHERE worker IS NOT NULL ORDER BY worker LIMIT $10) AS w
@@ -57,7 +57,7 @@ WHERE r.dag_id IS NULL AND r.status = $2::text
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: glance_tagged
+-- override: glance_tagged
 -- Along the runs that have a tag.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT run_id FROM {schema}.run_tags
@@ -74,7 +74,7 @@ WHERE r.dag_id IS NULL
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
 ORDER BY t.run_id {direction} LIMIT $7;
 
--- name: glance_keyed
+-- override: glance_keyed
 -- By a key, of every workflow that is known: the key of a run, or one that starts are debounced by. Of the latter those
 -- that have begun are in no index.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
@@ -95,7 +95,7 @@ WHERE r.dag_id IS NULL AND r.id {beyond} COALESCE($4::uuid, '{brink}'::uuid)
   AND $10::bigint IS NOT NULL AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: glance_queued
+-- override: glance_queued
 -- Those that are ready or put off, found by the indexes of both: $10 of each at most. The last column says whether these were
 -- all; if not, others of the same status are found only along the ids.
 WITH ready AS MATERIALIZED (
@@ -122,12 +122,12 @@ WHERE r.dag_id IS NULL AND r.status = $2::text
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: glance_end_runs
+-- override: glance_end_runs
 -- The last of $2 runs from one ($1) back, and how many there are, up to so many.
 SELECT w.id::text, count(*) OVER () AS seen
 FROM (SELECT id FROM {schema}.runs WHERE id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $2) AS w ORDER BY w.id {back} LIMIT 1;
 
--- name: glance_end_at_rest
+-- override: glance_end_at_rest
 -- The same of those that stand in a status ($3).
 SELECT w.id::text, count(*) OVER () AS seen
 FROM (SELECT id FROM {schema}.runs
@@ -135,13 +135,13 @@ FROM (SELECT id FROM {schema}.runs
         AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
         AND id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $2) AS w ORDER BY w.id {back} LIMIT 1;
 
--- name: glance_end_tagged
+-- override: glance_end_tagged
 -- The same of those that have a tag ($3).
 SELECT w.run_id::text, count(*) OVER () AS seen
 FROM (SELECT run_id FROM {schema}.run_tags
       WHERE tag = $3::text AND run_id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY run_id {direction} LIMIT $2) AS w ORDER BY w.run_id {back} LIMIT 1;
 
--- name: glance_dags_as
+-- override: glance_dags_as
 -- Dag runs that are shown with a status ($1) which their rows do not have, among the newest $4 under way.
 SELECT d.id::text, d.status, d.waiting_for, d.due_at
 FROM (SELECT id FROM {schema}.runs WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL
@@ -149,14 +149,14 @@ FROM (SELECT id FROM {schema}.runs WHERE status = 'running' AND graph IS NOT NUL
 CROSS JOIN LATERAL (SELECT * FROM {schema}.dags_shown s WHERE s.id = r.id OFFSET 0) AS d
 WHERE d.status = $1 ORDER BY r.id {direction} LIMIT $3;
 
--- name: glance_id_ends
+-- override: glance_id_ends
 -- Runs whose ids end like this ($1), among the newest $2. No index knows how ids end.
 SELECT r.id::text FROM (
     SELECT id FROM {schema}.runs ORDER BY id DESC LIMIT $2
 ) AS n JOIN {schema}.runs r ON r.id = n.id
 WHERE right(replace(n.id::text, '-', ''), length($1::text)) = $1::text AND r.dag_id IS NULL ORDER BY n.id DESC LIMIT $3;
 
--- name: glance_inputs
+-- override: glance_inputs
 -- Which of these runs ($1) have one of two texts ($2, $3) in their inputs, and which of them cannot be looked into, because
 -- they passed through a codec (2) or are larger than $4 bytes (1); 0: it was found.
 SELECT id::text, CASE WHEN format <> 1 THEN 2 WHEN octet_length(input) > $4::bigint THEN 1 ELSE 0 END AS closed
@@ -196,7 +196,7 @@ UNION ALL
 SELECT '', json_build_array(n.id, n.status, n.reason, n.waiting_for, n.claim, n.attempt)::text
 FROM (SELECT * FROM {schema}.runs ORDER BY id DESC LIMIT $2::integer) AS n;
 
--- name: glance_depths
+-- override: glance_depths
 -- Of each queue: how many runs workers hold, how many wait, how many were put off; counted up to $1 of each over all queues.
 SELECT queue, 'running' AS stands, count(*) AS number
 FROM (SELECT queue FROM {schema}.runs WHERE worker IS NOT NULL ORDER BY worker LIMIT $1) AS s GROUP BY queue

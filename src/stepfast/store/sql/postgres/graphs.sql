@@ -41,7 +41,7 @@ CROSS JOIN LATERAL (SELECT clock.now, clock.place, u.pending = 0 AS free,
                            GREATEST(clock.now + u.delay, COALESCE(u.at, clock.now)) AS due) AS t
 ON CONFLICT DO NOTHING;
 
--- name: lock_dependents
+-- override: lock_dependents
 -- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
 -- them, does not count the rest. Waited for, under the lock of their dag run: who holds them without it waits for nothing.
 WITH steps AS MATERIALIZED (
@@ -55,7 +55,7 @@ FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id =
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 
--- name: lock_open_steps
+-- override: lock_open_steps
 -- The steps of dag runs that begin to fail, in the order in which everybody locks. Waited for: who holds them without
 -- the lock of their dag run is about to be done.
 WITH steps AS MATERIALIZED (
@@ -70,7 +70,7 @@ FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id =
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 
--- name: lock_step_named
+-- override: lock_step_named
 -- The step of a dag run that a signal is for, waited for; the clock is read when the lock is there.
 WITH locked AS MATERIALIZED (
     SELECT r.* FROM {schema}.runs r WHERE r.dag_id = $1 AND r.dag_step = $2 FOR NO KEY UPDATE

@@ -3,7 +3,7 @@
 -- There is no index of ends: every completion would have to write it. Ids sort by the time of the start, and who ended
 -- long ago was started long ago, so that looking from the oldest id on finds them.
 
--- name: ended_page
+-- override: ended_page
 -- A look at the next $2 runs after one ($1): whether anybody executes anything just now, the last of the runs, how many there
 -- were, when the first and the last were started; and of those that ended at least $3 (failed: $4) milliseconds ago, and
 -- so ($5, if it is given), the first $6, with who may still need them. Who that is, is looked up run by run: most have
@@ -38,7 +38,7 @@ LEFT JOIN LATERAL (SELECT k.id FROM {schema}.runs k WHERE k.id = CASE WHEN e.wen
                    THEN substr(e.went_on, 2, 36)::uuid END OFFSET 0) AS h ON true
 ORDER BY e.id;
 
--- name: ended_kin
+-- override: ended_kin
 -- The first $6 of those that were kept for the sake of runs that are gone now ($1 their ids, $2 which runs those continued)
 -- and ended long enough ago: their children, and what went on as them.
 WITH clock AS MATERIALIZED (
@@ -55,7 +55,7 @@ WHERE r.dag_id IS NULL AND r.status IN ({ended})
   AND ($5::text IS NULL OR r.status = $5)
 ORDER BY r.id LIMIT $6;
 
--- name: weigh
+-- override: weigh
 -- How much is recorded of runs: rows, and bytes as they are stored.
 SELECT u.id::text AS id, w.rows, COALESCE(w.bytes, 0)::bigint AS bytes
 FROM unnest($1::uuid[]) AS u(id)

@@ -1,6 +1,6 @@
 -- Claims from limited queues. The row of the queue is locked when these are asked, so that one claim counts at a time.
 
--- name: count_in
+-- override: count_in
 -- What workers hold in a queue that has become limited, and was claimed before: it counts from now on. Rows that
 -- somebody holds are stepped over; the next claim finds them.
 WITH held AS MATERIALIZED (
@@ -10,7 +10,7 @@ WITH held AS MATERIALIZED (
 )
 UPDATE {schema}.runs r SET counted_attempt = r.attempt FROM held h WHERE r.id = h.id;
 
--- name: gauge
+-- override: gauge
 -- What counts against the limits of a whole queue: how many runs workers hold (if $2 asks for it), how many attempts
 -- were begun within the last $4 milliseconds, and the one that has to be out of the window before a rate of $3 allows
 -- another. What lies far ahead was logged before the clock stepped back.
@@ -24,7 +24,7 @@ SELECT CASE WHEN $2::boolean THEN (SELECT count(*) FROM {schema}.runs r
        (SELECT sum(number) FROM log),
        (SELECT min(at) FROM log WHERE later < $3::bigint);
 
--- name: key_gauge
+-- override: key_gauge
 -- The same for each of some keys ($2).
 SELECT u.key,
        (SELECT count(*) FROM {schema}.runs r
@@ -38,7 +38,7 @@ CROSS JOIN LATERAL (
           WHERE s.queue = $1 AND s.key = u.key AND s.at > $5::bigint - $4::bigint AND s.at <= $5::bigint + $4::bigint) AS l
 ) AS log;
 
--- name: ready_limited
+-- override: ready_limited
 -- The first runs of a queue over some of its lanes ($2 to $4: workflow, priority, and the mark up to which this worker has
 -- seen everything claimed), by priority, then by age.
 SELECT c.id::text, l.workflow, l.priority, c.place, c.version, c.size, c.key, c.fresh
@@ -54,7 +54,7 @@ CROSS JOIN LATERAL (
 ) AS c
 ORDER BY l.priority DESC, c.place LIMIT $5;
 
--- name: ready_resuming
+-- override: ready_resuming
 -- The first runs of a queue that go on, or are to be finished, and begin no attempt: no rate keeps them.
 SELECT c.id::text, w.workflow, c.priority, c.place, c.version, c.size, c.key, c.fresh
 FROM unnest($2::text[]) AS w(workflow)
@@ -85,7 +85,7 @@ WITH RECURSIVE keys AS (
 )
 SELECT key FROM keys;
 
--- name: ready_of_keys
+-- override: ready_of_keys
 -- The first runs ($4 at most) of each of some keys ($2 and $3: workflow and key), by priority, then by age.
 SELECT c.id::text, u.workflow, c.priority, c.place, c.version, c.size, u.key, c.fresh
 FROM unnest($2::text[], $3::text[]) AS u(workflow, key)
@@ -99,7 +99,7 @@ CROSS JOIN LATERAL (
     ORDER BY r.priority DESC, r.place LIMIT $4
 ) AS c;
 
--- name: ready_unkeyed
+-- override: ready_unkeyed
 -- The first runs without a key among $6 of some lanes ($2 to $4: workflow, priority, and from where to look).
 SELECT c.id::text, l.workflow, l.priority, c.place, c.version, c.size, NULL::text, c.fresh
 FROM unnest($2::text[], $3::integer[], $4::bigint[]) AS l(workflow, priority, mark)
@@ -115,7 +115,7 @@ CROSS JOIN LATERAL (
     ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT $5
 ) AS c;
 
--- name: ends_of_unkeyed
+-- override: ends_of_unkeyed
 -- The place in each lane that the search for runs without a key went up to; none for a lane that it went through to the end.
 SELECT l.workflow, l.priority, c.place
 FROM unnest($2::text[], $3::integer[], $4::bigint[]) AS l(workflow, priority, mark)
@@ -123,10 +123,10 @@ CROSS JOIN LATERAL (
     SELECT r.place FROM {schema}.runs r
     WHERE r.queue = $1 AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
       AND r.place IS NOT NULL AND r.losses < 2
-    ORDER BY r.place OFFSET $5::bigint - 1 LIMIT 1
+    ORDER BY r.place OFFSET $5::bigint LIMIT 1
 ) AS c;
 
--- name: take_limited
+-- override: take_limited
 -- Hand runs to a worker, as every claim does; those whose rows somebody holds are left. They count from now on.
 WITH picked AS MATERIALIZED (
     SELECT r.id, u.worker, u.token, u.version

@@ -117,7 +117,7 @@ FROM (SELECT m.run_id, array_agg(m.id::text ORDER BY m.sent_at, m.id) AS ids,
       GROUP BY m.run_id) AS b
 JOIN {schema}.runs r ON r.id = b.run_id;
 
--- name: delivered
+-- override: delivered
 -- Mail that its run has heard of.
 UPDATE {schema}.mailbox m SET delivered = true FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
 WHERE m.run_id = u.run_id AND m.id = u.id;
@@ -132,7 +132,7 @@ WITH orphans AS MATERIALIZED (
 )
 DELETE FROM {schema}.mailbox m USING orphans o WHERE m.run_id = o.run_id AND m.id = o.id RETURNING 1;
 
--- name: tell_parents
+-- override: tell_parents
 -- The ends of these runs, for those of them that have a parent: left in its box, in the transaction that ends them. A
 -- child that an operator retried ends a second time. Who has a parent is told by reply_to, because a plan that asks for
 -- parent_id may walk through the index of all children instead.
@@ -146,7 +146,7 @@ SET kind = excluded.kind, name = excluded.name, value = excluded.value, error = 
     format = excluded.format, sent_at = excluded.sent_at, delivered = false
 RETURNING 1;
 
--- name: tell_again
+-- override: tell_again
 -- Results of children that their parents, which are being retried, have not taken: what came after they had ended was
 -- thrown away. A child that failed is retried with its parent, and tells of its end by itself.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
@@ -157,7 +157,7 @@ WHERE c.reply_to IS NOT NULL AND c.status = 'completed' AND c.reason IS DISTINCT
   AND c.reply_to NOT IN (SELECT s.mail FROM {schema}.steps s WHERE s.run_id = u.id AND s.mail IS NOT NULL)
 ON CONFLICT (run_id, id) DO NOTHING;
 
--- name: tell_children
+-- override: tell_children
 -- Children of those of these runs that were cancelled are to be cancelled too. OFFSET 0 keeps the planner from walking
 -- through all the children there are, once, instead of looking those of each parent up.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
@@ -171,7 +171,7 @@ ORDER BY c.id
 ON CONFLICT (run_id, id) DO NOTHING
 RETURNING 1;
 
--- name: take_mail
+-- override: take_mail
 -- Mail that runs take, in the transaction that records that they did.
 DELETE FROM {schema}.mailbox m USING unnest($1::uuid[], $2::uuid[]) AS t(run_id, id)
 WHERE m.run_id = t.run_id AND m.id = t.id;

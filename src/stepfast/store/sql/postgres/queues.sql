@@ -1,6 +1,6 @@
 -- Queues: how they stand, and how starts into one wait for each other.
 
--- name: queue_depths
+-- override: queue_depths
 -- How queues stand: what is ready (or due, and about to be), when the first became so, what workers hold, what
 -- waits, and what was put off. A step of a dag counts where it is ready or held, because it takes a slot; one that waits
 -- for others does not.

@@ -94,7 +94,7 @@ WHERE r.dag_id IS NULL
   AND ($9::bigint IS NULL OR r.created_at < {now} - $9)
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: dags_shown_as
+-- override: dags_shown_as
 -- Dag runs that are shown as having another status than their rows have. The conditions are those of an index.
 SELECT d.id::text, d.status, d.waiting_for, d.due_at FROM {schema}.runs r JOIN {schema}.dags_shown d ON d.id = r.id
 WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL

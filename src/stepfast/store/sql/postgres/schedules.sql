@@ -1,7 +1,7 @@
 -- Schedules: which of them are due, and what has become of their runs. {schedule} are the columns of a schedule, in the order
 -- of its fields (model/schedules.py).
 
--- name: due_schedules
+-- override: due_schedules
 -- Those that a worker has to come to: of those that code declares only the ones that its own declares. These are found by
 -- their names: of others that sleep there may be many, which have been due for long.
 WITH clock AS MATERIALIZED (

@@ -1,7 +1,7 @@
 -- Where runs stand: read under a lock, decided by the functions of model/, and written back. {standing} are the columns of
 -- a standing, in its order (model/run_state.py).
 
--- name: lock_runs
+-- override: lock_runs
 -- Runs by their ids, waited for. The clock is read outside, when the lock is there: who becomes ready by a time from before
 -- a long wait would stand where claims have looked already.
 WITH locked AS MATERIALIZED (
@@ -11,7 +11,7 @@ WITH locked AS MATERIALIZED (
 )
 SELECT {now} AS now_ms, {standing} FROM locked r;
 
--- name: inherit_tags
+-- override: inherit_tags
 -- The tags of runs that went on as another are their successors' as well, for finding them.
 INSERT INTO {schema}.run_tags (tag, run_id)
 SELECT t.tag, u.successor

@@ -1,7 +1,7 @@
 -- Statistics of the last hours, for people. There is no index on when a run ended, for every end would have to write it.
 -- So what has ended is found among the newest runs, as many as are asked for; and each answer says how far back they go.
 
--- name: stats_open
+-- override: stats_open
 -- Unfinished runs by workflow, queue and status, and the age of the oldest, from the indexes of what is ready, held, due,
 -- and at rest: up to $1 of each. A run that stands in two of them is counted once.
 SELECT workflow, queue, status, count(*) AS number, {now} - min(created_at) AS age FROM (
@@ -30,7 +30,7 @@ SELECT workflow, queue, status, count(*) AS number, {now} - min(created_at) AS a
      WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL ORDER BY id LIMIT $1)
 ) AS r WHERE dag_id IS NULL GROUP BY workflow, queue, status;
 
--- name: stats_failures
+-- override: stats_failures
 -- Of the newest $1 runs that failed, and of as many that failed and were undone, those that ended within the last $2
 -- milliseconds: by workflow, reason and the class of the error; how many, how long ago the last and the first,
 -- and the newest of them. Where a step failed,

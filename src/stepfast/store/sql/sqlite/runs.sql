@@ -100,14 +100,6 @@ WHERE status = :status
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;
 
--- name: dags_shown_as
--- Dag runs that are shown as having another status than their rows have. The index is that of the rows.
-SELECT d.id, d.status, d.waiting_for, d.due_at FROM {prefix}runs r INDEXED BY {prefix}runs_dags
-CROSS JOIN {prefix}dags_shown d ON d.id = r.id
-WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL
-  AND r.id {beyond} COALESCE(?2, '{edge}') AND d.status = ?1
-ORDER BY r.id {direction} LIMIT ?3;
-
 -- name: runs_tagged
 -- The same, starting from a tag. CROSS JOIN keeps SQLite from turning the order of the two tables round.
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
