@@ -11,6 +11,7 @@ import pytest
 import stepfast
 from stepfast import (
     Context,
+    ContextMisuse,
     InvalidInput,
     RunFailed,
     RunNotFound,
@@ -22,7 +23,7 @@ from stepfast import (
 )
 from stepfast.run import Run
 from stepfast.testing import crash_everywhere
-from tests.engine.conftest import with_settings
+from tests.engine.conftest import ON_BOTH, with_settings
 from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import PATIENCE, Calls, Gate, drained, finished, interrupt
 
@@ -416,3 +417,70 @@ async def test_a_crash_at_any_commit_leaves_each_item_once() -> None:
 
     report = await crash_everywhere(app, chat)
     assert report.crashes >= 8
+
+
+@ON_BOTH
+async def test_a_transaction_does_not_wait_for_the_commit_of_items(app: Stepfast) -> None:
+    """It would wait for itself: what a run records is stored after its transaction, and SQLite has one writer."""
+
+    def write(connection: Any) -> str:
+        out = stepfast.stream("s")
+        out.send("within")
+        with pytest.raises(ContextMisuse, match="cannot wait"):
+            out.flush()
+        return "done"
+
+    async def write_async(connection: Any) -> str:
+        return write(connection)
+
+    @app.workflow
+    async def chat(ctx: Context) -> str:
+        return await ctx.transaction(write if app.url.kind == "sqlite" else write_async)
+
+    run = await drained(app, chat)
+    assert (await run.result(timeout=PATIENCE), await values(run)) == ("done", ["within"])
+
+
+@pytest.mark.enough_on("sqlite")
+async def test_what_comes_before_a_transaction_is_stored_before_it() -> None:
+    """A transaction commits beside the journal. A worker that dies between the two must not lose what the record of the
+    transaction says was stored: items, and the way that was taken at a change of the code."""
+    app = Stepfast("sqlite://")
+
+    def write(connection: Any) -> int:
+        return 1
+
+    async def part(ctx: Context, number: int) -> bool:
+        new = ctx.patched("a change")
+        ctx.stream("s").send(number)
+        await ctx.transaction(write)
+        return new
+
+    @app.workflow
+    async def chat(ctx: Context) -> list[bool]:
+        return [await part(ctx, 1), *await ctx.map(part, [2, 3])]
+
+    report = await crash_everywhere(app, chat)
+    assert report.result == [True] * 3
+
+
+@pytest.mark.enough_on("sqlite")
+@with_settings(max_stream_items=1, inline_wait=0)
+async def test_a_full_stream_does_not_undo_what_a_transaction_has_committed(app: Stepfast) -> None:
+    def write(connection: Any) -> str:
+        stepfast.stream("s").send("no room")
+        return "done"
+
+    async def write_async(connection: Any) -> str:
+        return write(connection)
+
+    @app.workflow
+    async def chat(ctx: Context) -> str:
+        ctx.stream("s").send("first")
+        await ctx.sleep(0.3)
+        return await ctx.transaction(write if app.url.kind == "sqlite" else write_async)
+
+    async with app.worker():
+        run = await app.start(chat)
+        assert await run.result(timeout=PATIENCE) == "done"
+    assert ([step.status for step in await run.steps()], await values(run)) == (["completed"] * 2, ["first"])

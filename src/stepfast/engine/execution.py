@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError, RecordedError, RunSuspended
 from ..model import status
-from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
+from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, StreamItems, Transition
 from ..model.status import DAG_STEP, WORKFLOW
 from ..model.transitions.operator import goes_on_first
 from . import outcomes
 from .call import DurableCall, UnplacedCall
 from .history import UNDO, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
-from .step import STEP
+from .step import STEP, TRANSACTION
 from .streams import RunStreams
 from .waits import RunMailbox, Waits
 from .workflow import Workflow
@@ -79,6 +79,8 @@ class Execution:
     """Whether observers have heard how this claim ended."""
     own_streams: RunStreams | None = None
     """What it sends to streams, if it ever asked for one."""
+    has_notes = False
+    """Whether the journal may still hold entries of which no call waits for the commit, but that replays rely on."""
     _trail: AttemptHistory | None = None
     _inbox: RunMailbox | None = None
     _waits: Waits | None = None
@@ -280,7 +282,15 @@ class Execution:
         """Journal a record that nobody waits for. Whether and when it is stored is not known here, so that only the
         number of records is remembered of this run, and not the records themselves without this one."""
         self.ledger.keep_only_count()
+        self.has_notes = True
         self.journal_note(entry)
+
+    async def store_notes(self) -> None:
+        """Wait for the commit of all that was journaled so far, before something is committed beside the journal: the
+        record of a transaction says that what comes before it in the code is stored."""
+        if self.has_notes:
+            self.has_notes = False
+            await self.journal(StreamItems(self.run_id, self.claim, 0, 0))
 
     async def record(self, entry: StepDone | StepWith) -> int:
         """Journal an outcome and wait for its commit; the database's time of it."""
@@ -494,7 +504,7 @@ class Execution:
         self.close(LeaseLost(f"run {self.run_id} is no longer this worker's (claim {self.claim})"))
 
 
-_CALLS = frozenset({STEP, UNDO, "transaction", "wait_until"})
+_CALLS = frozenset({STEP, UNDO, TRANSACTION, "wait_until"})
 """Kinds of records whose calls call a function of the user's."""
 
 

@@ -181,7 +181,7 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 T = TypeVar("T")
 
-STEP = "step"
+STEP, TRANSACTION = "step", "transaction"
 EXITS = (SystemExit, KeyboardInterrupt)
 """What asyncio does not keep within a task, but lets out of the event loop, and so out of the worker."""
 
@@ -302,7 +302,7 @@ class StepCall(DurableCall[T]):
                     if observers is not None and observers.step_called:
                         observers.step_begins(self)
                     result = await self._call()
-                    if execution.own_streams is not None:
+                    if execution.own_streams is not None and self.kind != TRANSACTION:  # that is recorded by now
                         await execution.own_streams.settle()
                 except BaseException as error:
                     if observers is not None:

@@ -18,6 +18,7 @@ from ..model.records import StreamItem, StreamItems
 from ..model.status import WORKFLOW
 from .history import Cursor
 from .host import current_call, current_cursor, current_execution, current_try
+from .step import TRANSACTION
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -76,6 +77,7 @@ class RunStreams:
             entry = self._open = self._entry()
             if self._execution.closed is None:
                 self._recorder.note(entry)
+        self._execution.has_notes = True
         entry.items.append(item)
         entry.size += len(item.value or "")
         self._unsettled = True
@@ -152,7 +154,12 @@ class Stream:
 
     def flush(self) -> Awaitable[None]:
         """Wait until everything sent so far is committed: ``await out.flush()``. A plain ``def`` waits in the call."""
-        recorder = self._execution.recorder
+        recorder, call = self._execution.recorder, current_call.get()
+        if call is not None and call.kind == TRANSACTION:
+            raise ContextMisuse(
+                f"the function of ctx.transaction cannot wait for {self}: what the run records is stored after the "
+                "transaction. Leave flush() out; the items leave with the next commit"
+            )
         if threading.get_ident() == recorder.loop_thread:
             return self._streams.flush()
         asyncio.run_coroutine_threadsafe(self._streams.flush(), recorder.loop).result()

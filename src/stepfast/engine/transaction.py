@@ -12,7 +12,7 @@ from ..errors import DatabaseRefused, LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
 from .history import as_record
-from .step import StepCall, being_cancelled
+from .step import TRANSACTION, StepCall, being_cancelled
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class TransactionCall(StepCall[T]):
     __slots__ = ("_context",)
 
     _own_arguments = 1
-    _kind = "transaction"
+    _kind = TRANSACTION
 
     def _call(self) -> Awaitable[Any]:
         return self._transact()
@@ -31,6 +31,7 @@ class TransactionCall(StepCall[T]):
     async def _transact(self) -> StepRecord:
         self._context = contextvars.copy_context()
         try:
+            await self._execution.store_notes()
             return await self._committed()
         except LeaseLost:
             self._execution.lose()
