@@ -22,7 +22,7 @@ B ?= HEAD
 
 # The modules that stand on frameworks, and their tests.
 INTEGRATIONS := src/stepfast/django src/stepfast/celery.py src/stepfast/langgraph.py src/stepfast/mcp.py \
-	src/stepfast/openai_agents.py src/stepfast/pydantic_ai.py tests/integrations/*/
+	src/stepfast/openai_agents.py src/stepfast/pydantic_ai.py tests/integrations/*/*.py examples/integrations/*.py
 
 # The files and folders in which retired words are refused.
 WORDS := docs $(wildcard *.md)

@@ -26,7 +26,8 @@ def requirements(group: str, *, frameworks: bool) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     large = set() if frameworks else set(project["tool"]["stepfast"]["frameworks"])
     extras = sorted(set(project["project"]["optional-dependencies"]) - {"all"} - large)
-    return ["--editable", f"{ROOT}[{','.join(extras)}]", *project["dependency-groups"][group]]
+    groups = project["dependency-groups"]
+    return ["--editable", f"{ROOT}[{','.join(extras)}]", *groups[group], *(groups["frameworks"] if frameworks else ())]
 
 
 OF_THEIR_TIME = ["click<8.4"]

@@ -102,10 +102,17 @@ def all_blocks(language: str) -> list[Block]:
     return [block for page in pages() for block in blocks(page) if block.language == language]
 
 
-def programs() -> list[Program]:
-    """What is to be run."""
+def needs_frameworks(page: Path) -> bool:
+    """Whether its examples run where frameworks are installed (`make test-integrations`)."""
+    return page.parent == ROOT / "docs" / "integrations"
+
+
+def programs(*, frameworks: bool = False) -> list[Program]:
+    """What is to be run: on the pages on frameworks, or on all others."""
     found: list[Program] = []
     for page in pages():
+        if needs_frameworks(page) != frameworks:
+            continue
         files: dict[str, str] = {}
         current: Program | None = None
         for block in blocks(page):

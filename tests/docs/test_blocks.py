@@ -35,6 +35,11 @@ def environment(home: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("program", programs(), ids=lambda program: program.where)
 def test_the_example_runs(program: Program, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    run_program(program, tmp_path, request)
+
+
+def run_program(program: Program, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Run it, and compare what it prints with what the page says."""
     source, files = program.source, dict(program.files)
     if any(POSTGRES in text for text in (source, *files.values())):
         url = request.getfixturevalue("postgres_url")

@@ -1,0 +1,1 @@
+"""The examples of the documents on frameworks, and those of `examples/integrations`."""
