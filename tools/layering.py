@@ -68,6 +68,7 @@ ROOM = {
     "schedules": "app",
     "starts": "app",
     "stats": "app",
+    "questions": "app",
     "streams": "app",
     "sync": "app",
     "__main__": "cli",

@@ -9,9 +9,10 @@ from .engine.context import Branches, Context
 from .engine.dag import Dag, DagContext, DagSyncContext
 from .engine.host import cancelled
 from .engine.invocation import current
+from .engine.questions import Question
 from .engine.step import StepCall, step
 from .engine.streams import Stream, stream
-from .engine.sync_context import SyncContext
+from .engine.sync_context import SyncContext, SyncQuestion
 from .engine.workflow import Workflow
 from .errors import (
     AppClosed,
@@ -30,6 +31,8 @@ from .errors import (
     NonDeterminismError,
     NonRetryableError,
     PayloadError,
+    QuestionRefused,
+    QuestionTimeout,
     QueueFull,
     RecordedError,
     Released,
@@ -37,6 +40,7 @@ from .errors import (
     RemoteTimeout,
     RetryLater,
     RunCancelled,
+    RunEnded,
     RunFailed,
     RunNotFound,
     ScheduleNotFound,
@@ -97,6 +101,9 @@ __all__ = [
     "NonDeterminismError",
     "NonRetryableError",
     "PayloadError",
+    "Question",
+    "QuestionRefused",
+    "QuestionTimeout",
     "QueueFull",
     "QueueInfo",
     "Rate",
@@ -107,6 +114,7 @@ __all__ = [
     "RetryLater",
     "Run",
     "RunCancelled",
+    "RunEnded",
     "RunFailed",
     "RunInfo",
     "RunNotFound",
@@ -126,6 +134,7 @@ __all__ = [
     "StreamFull",
     "StreamItem",
     "SyncContext",
+    "SyncQuestion",
     "UnknownOption",
     "UnknownWorkflow",
     "WaitTimeout",

@@ -250,6 +250,22 @@ class SignalTimeout(RecordedError, TimeoutError):
     """The awaited signal did not come in time."""
 
 
+class QuestionTimeout(RecordedError, TimeoutError):
+    """No question of that name came in time."""
+
+
+class QuestionRefused(StepfastError):
+    """The run refused to answer the question; the message says why."""
+
+
+class RunEnded(StepfastError):
+    """The run ended before it answered the question."""
+
+    def __init__(self, run_id: str, question: str, how: str) -> None:
+        super().__init__(f"run {run_id} {how} before it answered question {question!r}")
+        self.run_id = run_id
+
+
 class WaitTimeout(RecordedError, TimeoutError):
     """The check of ``ctx.wait_until`` did not become true in time."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from . import results, streams
+from . import questions, results, streams
 from .engine.concurrency import winners_of
 from .engine.history import PATCH
 from .engine.invocation import refuse_in_workflow
@@ -44,7 +44,7 @@ from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.events import SignalSent
 from .model.graph import Graph, StoredGraph, read_graph
 from .model.ids import new_id
-from .model.names import OWN_KEYS, check_name, check_signal
+from .model.names import OWN_KEYS, check_name, check_question, check_signal
 from .model.payload import Payloads, check_type
 from .model.records import Answer, Mail, RunShape, StepRecord
 from .model.retention import needed_by
@@ -259,6 +259,21 @@ class Run(Generic[O]):
         connected = await self._connect()
         with UNTOLD if connected.observers is None else signalling(connected.observers, mail):
             await self._send(mail, connection)
+
+    async def ask(self, name: str, value: Any = None, *, id: str | None = None, timeout: Seconds | None = None) -> Any:
+        """Ask the run something, and wait for the answer that it gives by ``ctx.wait_question``. Asked again with the
+        same ``id``, it is the same question, and has the same answer. QuestionRefused, RunEnded, or TimeoutError after
+        ``timeout`` seconds; a question that nobody waits for any more is answered all the same."""
+        refuse_in_workflow("run.ask", "a child, whose result is the answer")
+        check_question(name, self._payloads.settings.max_name)
+        limit = None if timeout is None else seconds(timeout, "the timeout of run.ask")
+        if id is not None:
+            check_name(id, "the id of a question", self._payloads.settings.max_name)
+        text = self._payloads.encode(value, f"the value of question {name!r}")
+        connected = await self._connect()
+        which = connected.new_id() if id is None else questions.question_id(self.id, id)
+        mail = Mail(self.id, which, status.MAIL_SIGNAL, name, text, format=self._payloads.format)
+        return await questions.ask(connected, self._payloads, mail, limit, self._ask)
 
     def _check_value(self, mail: Mail, plans: list[str]) -> None:
         """Refuse a value that is not of the type which the run waits for: here the sender can correct it."""

@@ -24,6 +24,7 @@ from .model.queue_config import Gate, Rate, decode
 from .model.records import WorkerInfo
 from .model.rows import Definition
 from .model.urls import DatabaseUrl, redact
+from .questions import AnswerWatcher
 from .results import NoWorkerWarning, Watcher
 from .settings import Settings
 from .starts import Bounds, Starter
@@ -73,6 +74,7 @@ class Connected:
         self.starter = Starter(store, settings, logger, self.switchboard, clock, observers)
         self.watcher = Watcher(store, settings, logger, self.switchboard, clock)
         self.streams = StreamPoller(store, settings, logger, self.switchboard, clock)
+        self.answers = AnswerWatcher(store, settings, logger, self.switchboard, clock)
         self.no_worker = NoWorkerWarning(store, logger, clock)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
@@ -148,6 +150,7 @@ class Connected:
             await asyncio.gather(*(worker.stop() for worker in list(self.workers) if worker.at_work))
             self.watcher.drop()
             self.streams.drop()
+            self.answers.drop()
             await self.switchboard.send_all(_PATIENCE)
             if self._storing:
                 await self._clock.wait(self._storing, _PATIENCE)
@@ -173,6 +176,7 @@ class Connected:
             *self.bounds.drop(),
             *self.watcher.drop(),
             *self.streams.drop(),
+            *self.answers.drop(),
         ]
         for task in tasks:
             task.cancel()

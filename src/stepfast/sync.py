@@ -259,6 +259,7 @@ class SyncRun(Generic[C]):
     get = _of_run(Run.get)
     values = _of_run(Run.values)
     signal = _of_run(Run.signal)
+    ask = _of_run(Run.ask)
     cancel = _of_run(Run.cancel)
     pause = _of_run(Run.pause)
     resume = _of_run(Run.resume)

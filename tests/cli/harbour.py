@@ -86,3 +86,10 @@ def sync_nap(ctx: SyncContext) -> str:
     slept = ctx.step("make the bed", lambda: "bed")
     ctx.sleep(timedelta(hours=1))
     return slept
+
+
+@app.workflow
+async def counter(ctx: Context) -> int:
+    question = await ctx.wait_question("next", type=int)
+    await question.answer(question.value + 1)
+    return question.value

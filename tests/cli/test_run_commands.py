@@ -63,6 +63,21 @@ def test_a_signal_to_nobody_or_to_a_run_that_has_ended_is_refused(stepfast: Verb
     assert f"run {ended} is completed" in stepfast.error("signal", ended, "approved", code=1)
 
 
+# -- ask
+
+
+def test_a_question_is_asked_and_asked_again(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("counter")
+    assert "waits for question 'next'" in stepfast("show", run_id).stdout
+    late = stepfast.error("ask", run_id, "next", "7", "--id", "a", "--timeout", "0.01", code=4)
+    assert "has not answered question 'next'" in late
+    shop.drain("harbour")
+    assert stepfast("ask", run_id, "next", "7", "--id", "a").stdout == "8\n"
+    told = stepfast.json("ask", run_id, "next", "7", "--id", "a")
+    assert told == {"id": run_id, "question": "next", "answer": 8}
+    assert "had ended (completed)" in stepfast.error("ask", run_id, "next", "1", code=1)
+
+
 # -- cancel
 
 

@@ -116,6 +116,8 @@ async def inhabit(app: Stepfast, tables: Tables) -> None:
     deed = AuditEntry(new_id(), "ann", "run.cancel", "all", "here", "{}")
     await store.audit_begin(deed, None)
     await long.signal("other", "kept")
+    with contextlib.suppress(TimeoutError):
+        await long.ask("why", 1, timeout=0.01)
     await app.start("plain", 5, delay=3600)
     await app.start("plain", 7, key="d", debounce=3600)
     await app.start("plain", 6)
@@ -182,6 +184,7 @@ async def read_run(app: Stepfast, run_id: str, odd: Oddity, faults: Faults) -> N
     steps = await faults.reads(f"steps of {odd}", run.steps)
     calls = await faults.reads(f"activity of {odd}", run.activity)
     await faults.reads(f"values of {odd}", run.values)
+    await faults.reads(f"questions to {odd}", partial((await app.store()).questions_of, run_id))
     for name in await faults.reads(f"streams of {odd}", run.streams) or ():
         await faults.reads(f"stream of {odd}", lambda: read_stream(run, name))  # noqa: B023
     if info is not None and steps is not None:

@@ -113,6 +113,22 @@ async def signal(
         print(handle.id)
 
 
+async def ask(
+    session: Session,
+    run: Annotated[str, typer.Argument(help="Its id, or the beginning of it.")],
+    name: Annotated[str, typer.Argument(help="The question that it waits for, or will.")],
+    value: Annotated[str | None, typer.Argument(metavar="[JSON]", help="Its value (- reads stdin).")] = None,
+    id: Annotated[str | None, option("--id", help="Asked again with the same id, it has the same answer.")] = None,
+    timeout: Annotated[float | None, time_option("--timeout", help="Wait so long for the answer; 90s, 5m …")] = None,
+) -> None:
+    """Ask a run, which answers by ctx.wait_question, and print its answer as JSON."""
+    given = json_argument(value, "the value")
+    async with session.writing() as app:
+        handle = await find_run(app, run)
+        answer = await handle.ask(name, given, id=id, timeout=timeout)
+    write_json({"id": handle.id, "question": name, "answer": answer} if session.json else answer)
+
+
 async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
     """End runs: at once, or after the step that is being executed. Their children are cancelled too, and completed
     steps undone where they have an undo. Prints the ids of cancelled runs.

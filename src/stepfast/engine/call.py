@@ -13,7 +13,7 @@ from ..model.records import FailedTry, Mail, StepDone, StepRecord, StepWith
 from ..model.stored import read_json
 from ..settings import FORMAT
 from .history import PAGE, Cursor, as_record, recorded_as
-from .host import wake
+from .host import current_call, wake
 from .observers import ids_of
 from .outcomes import decode_error
 
@@ -388,6 +388,16 @@ def call_line(depth: int) -> str:
         line = f"{name}:{frame.f_lineno}"[:200]
         _lines[key] = (line, frame.f_code)
         return line
+
+
+def refuse_in_step(what: str, execution: Execution) -> None:
+    """Refuse a call that belongs to the workflow, where the function of a step makes it."""
+    call = current_call.get()
+    if call is not None and call._execution is execution:
+        raise ContextMisuse(
+            f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
+            f"Call {what} from the workflow, one step after the other"
+        )
 
 
 class UnplacedCall(AsCoroutine[T_co]):

@@ -25,10 +25,10 @@ from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
 from ..model.backoff import seconds, to_milliseconds
 from ..model.ids import successor_id
-from ..model.names import OWN_KEYS, check_name, check_signal
+from ..model.names import OWN_KEYS, check_name, check_question, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
-from .call import DurableCall, UnplacedCall, call_line, step_key
+from .call import DurableCall, UnplacedCall, call_line, refuse_in_step, step_key
 from .children import ChildCall, StartCall
 from .concurrency import BranchCall, BranchGroup, FirstCall, Many, MapCall, check_runners, gather, to_await
 from .execution import Execution
@@ -37,6 +37,7 @@ from .history import PATCH, UNDO, Cursor
 from .host import current_call
 from .observers import OfRun
 from .options import ChildKeywords, RemoteKeywords, RemoteOptions, StepKeywords, shows_options
+from .questions import Question, QuestionCall
 from .remote_step import RemoteCall, remote_order
 from .signals import SignalCall
 from .step import NO_OPTIONS, StepCall, StepFunction, StepOptions, Work, step_options
@@ -303,6 +304,13 @@ class ContextBase:
         limit = _span(timeout, "the timeout of ctx.wait_signal")
         return SignalCall(self._execution, self._cursor, name, type_, limit, where)
 
+    def _make_question(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> QuestionCall[Any]:
+        self._check("ctx.wait_question")
+        check_question(name, self._execution.recorder.settings.max_name)
+        check_type(type_, f"the value of question {name!r}")
+        limit = _span(timeout, "the timeout of ctx.wait_question")
+        return QuestionCall(self._execution, self._cursor, name, type_, limit, where)
+
     def _make_until(
         self,
         target: Any,
@@ -374,16 +382,6 @@ def _target(workflow: Any) -> Workflow[Any, Any] | str:
     return workflow
 
 
-def refuse_in_step(what: str, execution: Execution) -> None:
-    """Refuse a call that belongs to the workflow, where the function of a step makes it."""
-    call = current_call.get()
-    if call is not None and call._execution is execution:
-        raise ContextMisuse(
-            f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
-            f"Call {what} from the workflow, one step after the other"
-        )
-
-
 def patch_entry(execution: Execution, address: tuple[str, int], change: str, where: str) -> StepDone:
     """The record that a run took the new way at a change, from this position of its branch on."""
     execution.seq = seq = execution.seq + 1
@@ -446,6 +444,21 @@ class Context(ContextBase):
     def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> SignalCall[Any]:
         """Wait for ``run.signal(name, value)``; one that was sent before counts. SignalTimeout after ``timeout``."""
         return self._make_signal(name, type, timeout, call_line(2))
+
+    @overload
+    def wait_question(
+        self, name: str, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> QuestionCall[Question[T]]: ...
+    @overload
+    def wait_question(
+        self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> QuestionCall[Question[Any]]: ...
+    def wait_question(
+        self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> QuestionCall[Question[Any]]:
+        """Wait for ``run.ask(name, value)``, and answer by ``await question.answer(…)`` or ``question.refuse(…)``. One
+        that was asked before counts. QuestionTimeout after ``timeout``."""
+        return self._make_question(name, type, timeout, call_line(2))
 
     @overload
     def wait_until(

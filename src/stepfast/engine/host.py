@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from ..model.ids import new_id
 from ..model.payload import Payloads
-from ..model.records import Entry, NewRun, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.records import Entry, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
 from ..model.rows import DagStepRow, Outcome
 from ..model.status import ASK_CANCEL
@@ -360,6 +360,10 @@ class StoreQueries:
 
     async def retry(self, run_id: str) -> bool:
         """Queue a failed run again, if it can go on."""
+        never()
+
+    async def refuse_question(self, run_id: str, refusal: QuestionAnswer) -> None:
+        """Refuse a question in the mailbox of a run."""
         never()
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:

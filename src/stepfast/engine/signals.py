@@ -49,28 +49,30 @@ class SignalCall(DurableCall[T]):
 
     __slots__ = ("_timeout_ms", "_type")
 
+    _kind = status.WAITING_SIGNAL
+    _prefix = ""
+    """What its messages are called in the mailbox, before their names."""
+
     def __init__(
         self, execution: Execution, cursor: Cursor, name: str, type_: Any, timeout_ms: int | None, where: str
     ) -> None:
         self._type = type_
         self._timeout_ms = timeout_ms
-        super().__init__(execution, cursor, "signal", name, where)
+        super().__init__(execution, cursor, self._kind, name, where)
 
     async def _go(self) -> T:
         refused: set[str] = set()
         mail = await self._arrival(refused)
         while mail is not None and (problem := self._misfit(mail)) is not None:
             refused.add(mail.id)
-            self._execution.inbox.give_back(mail)
-            self._tell(problem)
+            await self._leave(mail, problem)
             mail = await self._arrival(refused)
         if not self._has_won():
             await self._lost(mail)
         if mail is None:
-            late = SignalTimeout(f"no signal {self.name!r} came within {(self._timeout_ms or 0) / 1000:g} s")
-            text = encode_error(late, self._execution.recorder.payloads)
+            text = encode_error(self._late(), self._execution.recorder.payloads)
             return await self._record_outcome(self._waited_in_vain(text))
-        entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
+        entry = self._entry(status.COMPLETED, mail.value, format_=mail.format, arguments=self._which(mail))
         value = await self._record_outcome(StepWith(entry, takes=[mail.id]))  # taken and recorded in one transaction
         if self._execution.recorder.observers is not None:
             self._execution.recorder.observers.takes_signal(self._execution, mail)
@@ -81,8 +83,16 @@ class SignalCall(DurableCall[T]):
         if self._timeout_ms is not None:
             record = self._record or await self._open(self._opening(self._plan()))
             due_at = record.completed_at + time_given(record, self._timeout_ms)
-        what = f"{status.WAITING_SIGNAL}:{self.name}"
-        return await self._execution.waits.mail(status.MAIL_SIGNAL, self.name, due_at, what, refused=refused)
+        what, name = f"{self._kind}:{self.name}", self._prefix + self.name
+        return await self._execution.waits.mail(status.MAIL_SIGNAL, name, due_at, what, refused=refused)
+
+    def _late(self) -> RecordedError:
+        """The error when nothing came in time."""
+        return SignalTimeout(f"no signal {self.name!r} came within {(self._timeout_ms or 0) / 1000:g} s")
+
+    def _which(self, mail: Mail) -> str | None:
+        """What is recorded of the message besides its value."""
+        return None
 
     def _plan(self) -> str:
         """How long it waits, and for what: so that whoever sends something else can be told at once."""
@@ -97,12 +107,17 @@ class SignalCall(DurableCall[T]):
     def _misfit(self, mail: Mail) -> str | None:
         """What is wrong with a value. It is not taken: the signal stays in the mailbox, and the run goes on waiting,
         for whoever sent it may send the right one. To end the run would be a high price for a slip of the hand."""
-        payloads, what = self._execution.recorder.payloads, f"the value of signal {self.name!r}"
+        payloads, what = self._execution.recorder.payloads, f"the value of {self._kind} {self.name!r}"
         try:
             payloads.take_in(mail.value or "null", self._type, mail.format, what)
         except StepfastError as error:
             return str(error)
         return None
+
+    async def _leave(self, mail: Mail, problem: str) -> None:
+        """Leave a message that does not fit in the mailbox."""
+        self._execution.inbox.give_back(mail)
+        self._tell(problem)
 
     def _tell(self, problem: str) -> None:
         """In the log, and to whoever looks at the run; where the value does not fit, but nothing of it."""
@@ -122,7 +137,7 @@ class SignalCall(DurableCall[T]):
         )  # fmt: skip
 
     def _value(self, record: StepRecord) -> T:
-        what = f"the value of signal {self.name!r}"
+        what = f"the value of {self._kind} {self.name!r}"
         payloads = self._execution.recorder.payloads
         value: T = payloads.decode(record.output or "null", self._type, record.format, what)
         return value

@@ -25,6 +25,7 @@ from .children import ChildRun
 from .context import ContextBase
 from .execution import Execution
 from .options import ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
+from .questions import ANSWERED, REFUSED, Question
 from .step import EXITS, exited
 from .workflow import Workflow
 
@@ -71,6 +72,20 @@ class SyncContext(ContextBase):
     def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> Any:
         """Wait for a signal; see ``Context.wait_signal``."""
         return self._wait(self._make_signal(name, type, timeout, call_line(2)))
+
+    @overload
+    def wait_question(
+        self, name: str, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> SyncQuestion[T]: ...
+    @overload
+    def wait_question(
+        self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> SyncQuestion[Any]: ...
+    def wait_question(
+        self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> SyncQuestion[Any]:
+        """Wait for a question; see ``Context.wait_question``."""
+        return SyncQuestion(self._wait(self._make_question(name, type, timeout, call_line(2))), self)
 
     @overload
     def wait_until(
@@ -198,6 +213,26 @@ def _refuse(call: str, *_: Any, **__: Any) -> NoReturn:
         f"ctx.{call} is not for a plain def workflow: it makes several branches at once, and a plain def has one "
         "thread. Write the workflow as an async def with a Context; its steps may be plain functions"
     )
+
+
+class SyncQuestion(Generic[O]):
+    """A question in a plain ``def`` workflow; see ``Question``."""
+
+    def __init__(self, question: Question[O], context: SyncContext) -> None:
+        self._question = question
+        self._context = context
+        self.id, self.name, self.value = question.id, question.name, question.value
+
+    def __repr__(self) -> str:
+        return f"SyncQuestion({self.name!r}, {self.id!r})"
+
+    def answer(self, value: Any = None) -> None:
+        """Answer it, once."""
+        self._context._wait(self._question.end_by("question.answer", ANSWERED, value, call_line(2)))
+
+    def refuse(self, why: str) -> None:
+        """Refuse to answer."""
+        self._context._wait(self._question.end_by("question.refuse", REFUSED, why, call_line(2)))
 
 
 class SyncChildRun(Generic[O]):

@@ -17,6 +17,11 @@ GRAPH = "~graph"
 OWN_KEYS = (CHECKS, GRAPH)
 """Keys of ours begin with one of these."""
 
+QUESTION = "~question/"
+"""How the names begin under which questions are in a mailbox, among the signals."""
+OWN_MAIL = "~"
+"""No signal of a user begins like this."""
+
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
@@ -50,13 +55,27 @@ def check_queue(value: object, limit: int | None = None) -> str:
 
 def check_signal(value: object, limit: int) -> str:
     """A name that can stand in ``waiting_for`` among others: ``signal:paid, time``."""
-    name = check_name(value, "the name of a signal", limit)
-    if "," in name:
+    name = check_waited(value, "the name of a signal", limit)
+    if name.startswith(OWN_MAIL):
         raise ConfigurationError(
-            f"the name of a signal must have no comma, which divides what a run waits for: {name!r}; "
-            "use another character"
+            f"the name of a signal must not begin with {OWN_MAIL!r}, as those of Stepfast's own messages do: {name!r}"
         )
     return name
+
+
+def check_waited(value: object, what: str, limit: int) -> str:
+    """A name that can stand in ``waiting_for`` among others."""
+    name = check_name(value, what, limit)
+    if "," in name:
+        raise ConfigurationError(
+            f"{what} must have no comma, which divides what a run waits for: {name!r}; use another character"
+        )
+    return name
+
+
+def check_question(value: object, limit: int) -> str:
+    """The name of a question, which is in the mailbox behind a word of ours."""
+    return check_waited(value, "the name of a question", limit - len(QUESTION))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

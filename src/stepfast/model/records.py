@@ -197,6 +197,17 @@ class StepDone(NamedTuple):
     """How many workers died with the run while this call was under way, or may have been."""
 
 
+class QuestionAnswer(NamedTuple):
+    """The end of a question."""
+
+    id: str
+    state: str
+    """``answered`` or ``refused``."""
+    answer: str | None
+    """The answer, or why it is refused."""
+    format: int
+
+
 class StepWith(Struct, gc=False):
     """Journal entry: the outcome of a step together with what must happen in the same transaction."""
 
@@ -207,6 +218,8 @@ class StepWith(Struct, gc=False):
     """Children that this record starts, unless the run is being cancelled."""
     sends: list[Dispatch] = field(default_factory=list)
     """Remote steps that go out with this record, unless the run is being cancelled."""
+    answers: list[QuestionAnswer] = field(default_factory=list)
+    """Questions that this record answers or refuses."""
 
     @property
     def run_id(self) -> str:

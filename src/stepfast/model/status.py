@@ -57,6 +57,7 @@ def may_be_cancelled(run_status: str, reason: str | None) -> bool:
 WAITING_RETRY = "retry"
 WAITING_TIME = "time"
 WAITING_SIGNAL = "signal"
+WAITING_QUESTION = "question"
 WAITING_CHILD = "child"
 WAITING_REMOTE = "remote"
 """With the name of the remote step: ``remote:pipeline.extract``."""

@@ -16,6 +16,7 @@ from ..model import status
 from ..model.cron import clock
 from ..model.graph import Graph, StoredGraph, read_graph
 from ..model.health import claiming_workers, nobody_serves, serves
+from ..model.names import QUESTION
 from ..model.queue_config import Gate, Rate
 from ..model.rate_limiter import NOTHING, Count, Usage
 from ..model.records import WorkerInfo
@@ -142,6 +143,8 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
         return f"It sleeps; it wakes {_due(run)}."
     if what == status.WAITING_SIGNAL:
         return f"It waits for signal {name!r}{_at_the_latest(run)}; `{_send(run, name)}` sends it."
+    if what == status.WAITING_QUESTION:
+        return f"It waits for question {name!r}{_at_the_latest(run)}; `{_ask(run, name)}` asks it."
     if what == status.WAITING_CHILD:
         return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
     if what == status.WAITING_REMOTE:
@@ -164,6 +167,8 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
         if what == status.WAITING_SIGNAL:
             said.append(f"signal {name!r}")
             commands.append(f"`{_send(run, name)}`")
+        elif what == status.WAITING_QUESTION:
+            said.append(f"question {name!r}")
         elif what == status.WAITING_CHILD:
             said.append(_open_children(children))
         elif what == status.WAITING_REMOTE:
@@ -211,11 +216,16 @@ def unread(run: RunInfo, mail: Sequence[tuple[str, int]]) -> str:
     resting = run.status in (status.WAITING, status.PAUSED) and run.waiting_for is not None
     told = []
     for name, number in mail:
+        kind, shown = status.WAITING_SIGNAL, repr(name)
+        if name.startswith(QUESTION):
+            kind, name = status.WAITING_QUESTION, name.removeprefix(QUESTION)
+            shown = f"question {name!r}"
         notes = [f"{number} of them"] if number > 1 else []
-        if resting and not waits_for(run, f"{status.WAITING_SIGNAL}:{name}"):
+        if resting and not waits_for(run, f"{kind}:{name}"):
             notes.append("nothing waits for it")
-        told.append(f"{name!r} ({', '.join(notes)})" if notes else repr(name))
-    return f"{count(sum(number for _, number in mail), 'unread signal')}: {listed(told)}"
+        told.append(f"{shown} ({', '.join(notes)})" if notes else shown)
+    what = "unread message" if any(name.startswith(QUESTION) for name, _ in mail) else "unread signal"
+    return f"{count(sum(number for _, number in mail), what)}: {listed(told)}"
 
 
 def _last_try(calls: Sequence[Activity]) -> str:
@@ -237,6 +247,10 @@ def _at_the_latest(run: RunInfo) -> str:
 
 def _send(run: RunInfo, name: str) -> str:
     return f"stepfast signal {run.id} {shlex.quote(name)} JSON"
+
+
+def _ask(run: RunInfo, name: str) -> str:
+    return f"stepfast ask {run.id} {shlex.quote(name)} JSON"
 
 
 def _open_children(children: Sequence[RunInfo]) -> str:

@@ -263,7 +263,7 @@ class Wakeups(NamedTuple):
     anything: bool = False
     """Anything may have changed."""
     streams: bool = False
-    """Whether items of streams were committed."""
+    """Whether items of streams, or answers to questions, were committed."""
 
 
 class StreamRow(NamedTuple):
@@ -284,6 +284,32 @@ class StreamEnd(NamedTuple):
     """Whether the run has ended."""
     continuation: str | None
     """The run that it goes on as."""
+
+
+class QuestionRow(NamedTuple):
+    """A question as it stands."""
+
+    id: str
+    run_id: str
+    """The run that is to answer: the one that was asked, or one that continues it."""
+    name: str
+    state: str
+    answer: str | None
+    format: int
+    over: bool
+    """Whether the run has ended, or is being undone, so that nothing answers any more."""
+
+
+class AskedRow(NamedTuple):
+    """A question to a run, for people."""
+
+    id: str
+    name: str
+    state: str
+    answer: str | None
+    format: int
+    asked_at: int
+    ended_at: int | None
 
 
 class MissingRight(ConfigurationError):

@@ -16,7 +16,7 @@ from ..model.bulk_actions import BatchOutcome
 from ..model.names import read_tags
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
-from ..model.records import Answer, Lane, Mail, NewRun, StepRecord, StepRunning, WorkerInfo
+from ..model.records import Answer, Lane, Mail, NewRun, QuestionAnswer, StepRecord, StepRunning, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.retention import Ended, EndedPage, Keep, Removal, Try, Weight
 from ..model.rows import (
@@ -39,6 +39,7 @@ from ..settings import Settings
 from .answers import (
     BEGUN,
     UNKNOWN,
+    AskedRow,
     AtWork,
     AuditEntry,
     AuditLine,
@@ -50,6 +51,7 @@ from .answers import (
     Key,
     MailId,
     Promotion,
+    QuestionRow,
     Reaping,
     RunCount,
     Sample,
@@ -58,7 +60,7 @@ from .answers import (
     Took,
 )
 from .dag_status import Shown, page, show
-from .flows import limits, operating, remote_steps, retention, schedules, signals, starts, sweep
+from .flows import limits, operating, questions, remote_steps, retention, schedules, signals, starts, sweep
 from .flows.base import Flow, Rows, T, ask, put
 from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
 from .flows.starts import Debounced
@@ -191,6 +193,14 @@ class Queries:
         rows = await self._fetch("stream_ends", list(run_ids))
         return {row[0]: StreamEnd(bool(row[1]), row[2] and str(row[2])) for row in rows}
 
+    async def questions(self, ids: Sequence[str]) -> list[QuestionRow]:
+        """What has become of questions; of those that are not there nothing."""
+        return [QuestionRow._make((*row[:-1], bool(row[-1]))) for row in await self._fetch("questions", list(ids))]
+
+    async def questions_of(self, run_id: str, limit: int = 50) -> list[AskedRow]:
+        """The questions to a run, the newest first."""
+        return [AskedRow(*row) for row in await self._fetch("questions_of", run_id, limit)]
+
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""
         return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
@@ -306,6 +316,16 @@ class Queries:
         has the plans of the waits.
         """
         return await self._drive(signals.send, mail, again, self._settings.max_signals, check)
+
+    async def ask_question(self, mail: Mail, check: bool = False) -> Answer:
+        """Put a question into a run's mailbox; its id is that of the message. Safe to repeat: one that was asked before
+        is there already. ``check``: if every open wait for it names a type, nothing is done, and the answer has the
+        plans of the waits."""
+        return await self._drive(questions.ask_question, mail, self._settings.max_signals, check)
+
+    async def refuse_question(self, run_id: str, refusal: QuestionAnswer) -> None:
+        """Refuse a question that lies in a run's mailbox."""
+        await self._drive(questions.refuse_question, run_id, refusal)
 
     async def cancel(self, run_id: str) -> Answer:
         """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""

@@ -13,13 +13,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, Unpack, cast, overload
 
 from ..app import Stepfast
-from ..engine.host import TURNS
+from ..engine.host import CHANCE, TURNS
 from ..engine.options import Seconds, StartKeywords, shows_options
 from ..engine.workflow import Workflow
 from ..errors import ConfigurationError, StepfastError
 from ..model.backoff import seconds
 from ..model.records import Tick
 from ..model.rows import Outcome
+from ..questions import question_id
 from ..registry import Registry
 from ..run import Run
 from ..runtime import override_app, stands_in_everywhere
@@ -432,6 +433,30 @@ class Lab:
             if not limit.expired():
                 raise
             raise LabError(self._rest_check().complaint(self._patience)) from None
+
+    async def ask(self, run: Run[Any], name: str, value: Any = None, *, id: str | None = None) -> Any:
+        """Ask a run, and return its answer. LabError if the run comes to rest without one; time does not pass."""
+        connected = await self.app._connect()
+        named = connected.new_id() if id is None else id
+        which = question_id(run.id, named)
+        asking = asyncio.create_task(run.ask(name, value, id=named))
+        try:
+            while not asking.done():
+                await asyncio.wait((asking,), timeout=CHANCE)
+                there = await connected.store.questions([which])
+                await self.settle()
+                stands = await connected.store.questions([which])
+                connected.answers.look()
+                if there and stands and stands[0].state == there[0].state == "open" and not stands[0].over:
+                    info = await run.info()
+                    raise LabError(
+                        f"nothing answers question {name!r} of run {run.id}: it is {info.status}"
+                        + (f", and waits for {info.waiting_for}" if info.waiting_for else "")
+                    )
+            return await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
     def _rest_check(self) -> RestCheck:
         assert self._worker is not None

@@ -432,6 +432,7 @@ def _size(entry: Entry) -> int:
         return len(entry.data or "")
     if isinstance(entry, StepWith):
         sent = sum(len(run.input) for run in entry.starts) + sum(len(send.input) for send in entry.sends)
+        sent += sum(len(given.answer or "") for given in entry.answers)
         return len(entry.step.output or "") + sent
     if isinstance(entry, ValueSet):
         return len(entry.value)

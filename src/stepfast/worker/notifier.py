@@ -100,7 +100,7 @@ class Switchboard:
         self._send_soon()
 
     def streamed(self) -> None:
-        """Items of streams were committed."""
+        """Items of streams, or answers to questions, were committed."""
         self._streams = True
         self._heard(_STREAMED)
         self._send_soon()

@@ -13,7 +13,7 @@ from ..engine.host import StoreQueries as EngineErrands
 from ..engine.step import exited
 from ..engine.waits import MailAnswer, MailboxReader
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
-from ..model.records import Claimed, NewRun, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.records import Claimed, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
 from ..model.rows import DagStepRow, Outcome
 from .context import WorkerContext
@@ -152,6 +152,11 @@ class StoreQueries(EngineErrands):
         if lanes is not None:
             self._runtime.ready(lanes)
         return lanes is not None
+
+    async def refuse_question(self, run_id: str, refusal: QuestionAnswer) -> None:
+        """Refuse a question in the mailbox of a run."""
+        await self._patiently(lambda: self._store.refuse_question(run_id, refusal))
+        self._runtime.answered()
 
     @property
     def way(self) -> DispatchRoute | None:  # type: ignore[override]

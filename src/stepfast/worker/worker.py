@@ -300,6 +300,12 @@ class WorkerRuntime:
             self.remote_dispatcher.hurry()
         if answer.asked_elsewhere:
             self._switchboard.tick_everywhere()
+        if any(entry.answers for entry in entries):
+            self.answered()
+
+    def answered(self) -> None:
+        """Questions have an answer, which other processes may wait for."""
+        self._switchboard.streamed()
 
     def streamed(self, answer: FlushAnswer) -> None:
         """Items of streams are committed, but for those that had no room."""

@@ -17,7 +17,7 @@ from ...model.status import ASK_CANCEL, REASON_CANCELLED
 from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_dag, settled_at
 from ...model.transitions.finish import gone_with, leave
 from ...model.transitions.operator import NO_TRACES, end_open_step, pause
-from . import streams
+from . import questions, streams
 from .base import COMMIT, Flow, Rows, ask, change, forget_steps, found, lock_free, put, read, traces_of
 from .remote_steps import send_out
 from .starts import insert_runs
@@ -64,7 +64,7 @@ def find_earlier(steps: Sequence[StepDone], answer: FlushAnswer) -> Flow[None]:
 def record_beside(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     """What goes with the recorded steps, and what is recorded beside them."""
     now = answer.now_ms
-    yield from _join(batch.joint)
+    yield from _join(batch.joint, now)
     if sending := [entry for entry in batch.joint if entry.sends]:
         yield from send_out(sending, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
@@ -92,9 +92,10 @@ def step_row(step: StepDone, now: int, mail: str | None = None) -> tuple[Any, ..
     return (*step[:_DURATION], *step[_DURATION + 1 :], mail, now - step.duration_ms, now)
 
 
-def _join(entries: Sequence[StepWith]) -> Flow[None]:
-    """The mail that records take, and the children that they start."""
+def _join(entries: Sequence[StepWith], now: int) -> Flow[None]:
+    """The mail that records take, the questions that they answer, and the children that they start."""
     yield from put("take_mail", [(entry.run_id, mail) for entry in entries for mail in entry.takes])
+    yield from questions.answer([answer for entry in entries for answer in entry.answers], now)
     children = [run for entry in entries for run in entry.starts]
     if children:
         yield from insert_runs(children)
@@ -266,6 +267,7 @@ def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow
     yield from put("inherit", pairs)
     yield from put("inherit_tags", pairs)
     yield from put("inherit_mail", pairs)
+    yield from put("inherit_questions", pairs)
     paused = [continuation for ended, continuation in pairs if answer.asked.get(ended) == status.ASK_PAUSE]
     if paused:
         continuations, now = yield from read("lock_runs", paused)

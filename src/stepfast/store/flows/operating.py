@@ -30,6 +30,7 @@ from ...model.transitions.operator import (
     waits_for_retry,
     way_to_cancel,
 )
+from . import questions
 from .base import Flow, ask, change, forget_steps, forgotten, lock_free, lock_run, put, read, traces_of
 from .flush import Settlement, fail, lock_open_steps, write
 from .starts import leave_keys
@@ -68,6 +69,7 @@ def _forget(graph: Graph, begun: list[RunState]) -> Flow[None]:
     yield from put("forget_all", [(step.id,) for step in approvals])
     yield from forget_steps([address for step in begun if step not in approvals for address in forgotten(step)])
     yield from put("tell_again", [(step.id,) for step in begun])
+    yield from questions.give_up([step.id for step in begun])
 
 
 def cancel_run(run_id: str) -> Flow[Answer]:
@@ -228,6 +230,7 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
     yield from change([retry(run, now)])
     yield from forget_steps(forgotten(run))
     yield from put("tell_again", [(run_id,)])
+    yield from questions.give_up([run_id])
     return {run.lane}
 
 
@@ -268,6 +271,7 @@ def _retry_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     yield from change(after)
     yield from forget_steps([address for run in fitting for address in forgotten(run)])
     yield from put("tell_again", [(run.id,) for run in fitting])
+    yield from questions.give_up([run.id for run in fitting])
     return StateChange(after, {run.lane for run in after})
 
 

@@ -53,7 +53,7 @@ _CHECKED = {
         )
     ),
     "run_tags": "{schema}.sql_is_tag(run_id, tag)",
-    "mailbox": "kind = 'signal' AND NOT delivered AND error IS NULL AND format IN (1, 2)"
+    "mailbox": "kind = 'signal' AND name NOT LIKE '~%' AND NOT delivered AND error IS NULL AND format IN (1, 2)"
     f" AND sent_at BETWEEN 0 AND {_LAST}",
     "run_values": "key = '~graph' AND {schema}.sql_is_graph(run_id)",
 }

@@ -70,12 +70,13 @@ SELECT r.id::text AS id,
 FROM {rows u} {join} {runs} r ON r.id = u.id;
 
 -- name: untake(f(run_id uuid, branch text, position integer))
--- Signals that records took which are about to be forgotten go back into the box, before all others.
+-- Signals and questions that records took which are about to be forgotten go back into the box, before all others.
 INSERT INTO {mailbox} (run_id, id, kind, name, value, format, sent_at, delivered)
-SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0, true
+SELECT s.run_id, s.mail, 'signal', COALESCE(q.name, s.name), s.output, s.format, 0, true
 FROM {rows f}
 {join} {steps} s ON s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position
-WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
+LEFT JOIN {questions} q ON q.id = s.mail AND s.kind = 'question'
+WHERE s.mail IS NOT NULL AND s.kind IN ('signal', 'question') AND s.status = 'completed'
 {skip run_id, id};
 
 -- name: forget(f(run_id uuid, branch text, position integer))

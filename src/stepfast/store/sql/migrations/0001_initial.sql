@@ -96,7 +96,9 @@
 -- RUN_VALUES are what a run lets others read while it is under way. STREAMS are what its code sends while it works, one
 -- row of `stream_items` for each item, numbered when it is committed, under the lock of the row of its stream.
 -- `stream_sources` counts what each branch and step has sent: an item that is there already, because a reply was lost or
--- the code is executed again, is not stored twice, and the first item of a later try of a step is marked. `trace` is what observers send along with a run, a
+-- the code is executed again, is not stored twice, and the first item of a later try of a step is marked. QUESTIONS
+-- are requests to runs: the request is a message in the mailbox, the answer is in the row, whether or not anyone reads it.
+-- One that is open when its run has ended has ended with the run. `trace` is what observers send along with a run, a
 -- signal or a remote step: JSON, an object of short texts. Null without observers.
 --
 -- LOCKS. Rows of `runs` are locked in the order of ids. Claims, flushes and sweeps skip locked rows; operators, signals
@@ -361,6 +363,18 @@ CREATE TABLE {stream_items} (
     PRIMARY KEY (run_id, name, number)
 );
 
+CREATE TABLE {questions} (
+    id       uuid NOT NULL PRIMARY KEY,   -- made by who asks; that of the message in the mailbox
+    run_id   uuid NOT NULL,               -- the run that is to answer
+    name     varchar(200) NOT NULL,       -- of that message: ~question/ and the name that the code uses
+    state    varchar(20) NOT NULL,        -- open, answered, refused, ended
+    answer   text,                        -- the answer, or why it was refused
+    format   smallint NOT NULL,
+    asked_at bigint NOT NULL,
+    ended_at bigint                       -- when it was answered or refused
+);
+CREATE INDEX questions_run ON {questions} (run_id);
+
 CREATE TABLE {remote_steps} (
     run_id        uuid NOT NULL,
     seq           integer NOT NULL,
@@ -567,6 +581,13 @@ FROM {progress};
 CREATE VIEW {values_readable} AS
 SELECT run_id, key, CASE WHEN format = 1 THEN {json value} END AS value, {time updated_at} AS updated_at
 FROM {run_values} WHERE key NOT LIKE '~until/%' AND key NOT LIKE '~graph%';
+
+CREATE VIEW {questions_readable} AS
+SELECT q.id, q.run_id, substr(q.name, 11) AS name,
+       CASE WHEN q.state = 'open' AND (r.completed_at IS NOT NULL OR r.undoing) THEN 'ended' ELSE q.state END AS state,
+       CASE WHEN q.format = 1 THEN {json q.answer} END AS answer, {time q.asked_at} AS asked_at,
+       {time q.ended_at} AS ended_at
+FROM {questions} q LEFT JOIN {runs} r ON r.id = q.run_id;
 
 CREATE VIEW {workers_readable} AS
 SELECT id, host, pid, {json queues} AS queues, {json workflows} AS workflows, concurrency, running, state,

@@ -454,8 +454,9 @@ DECLARE
 BEGIN
     PERFORM {schema}.sql_checked_name(signal.name, 'the name of a signal');
     PERFORM {schema}.sql_as_jsonb(stored, 'the value of signal ' || quote_literal(signal.name));
-    IF signal.name IS NULL OR signal.name LIKE '%,%' THEN
-        RAISE EXCEPTION 'the name of a signal must be given, and have no comma' USING ERRCODE = 'invalid_parameter_value';
+    IF signal.name IS NULL OR signal.name LIKE '%,%' OR signal.name LIKE '~%' THEN
+        RAISE EXCEPTION 'the name of a signal must be given, have no comma, and not begin with ~'
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT r.status, r.reason, r.graph IS NOT NULL AND r.dag_id IS NULL INTO state, why, is_dag
     FROM {schema}.runs r WHERE r.id = continuation;

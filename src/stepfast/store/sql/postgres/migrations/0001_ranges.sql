@@ -44,6 +44,8 @@ ALTER TABLE {schema}.stream_sources ADD CONSTRAINT stream_sources_in_range CHECK
 ALTER TABLE {schema}.stream_items ADD CONSTRAINT stream_items_in_range CHECK (
     LEAST(number, attempt) >= 0 AND GREATEST(number, attempt) <= 2000000000
     AND sent_at BETWEEN -62135596800000 AND 253402300799999);
+ALTER TABLE {schema}.questions ADD CONSTRAINT questions_in_range CHECK (
+    LEAST(asked_at, ended_at) >= -62135596800000 AND GREATEST(asked_at, ended_at) <= 253402300799999);
 ALTER TABLE {schema}.run_values ADD CONSTRAINT run_values_in_range CHECK (
     updated_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.remote_steps ADD CONSTRAINT remote_steps_in_range CHECK (
