@@ -296,6 +296,7 @@ def _load() -> list[Any]:
     warnings.simplefilter("error")
     for name in KNOWN:
         importlib.import_module(name)
+    _render()
     warnings.filters[:] = usual  # type: ignore[index]
     for name in ALSO_KNOWN:
         with contextlib.suppress(ModuleNotFoundError):
@@ -304,6 +305,16 @@ def _load() -> list[Any]:
     gc.collect()
     gc.freeze()
     return usual
+
+
+def _render() -> None:
+    """Make the statements of both databases, which a process remembers."""
+    from stepfast.model.urls import parse_url
+    from stepfast.settings import Settings
+    from stepfast.store import open_store
+
+    for url in ("sqlite://", "postgresql://nobody@nowhere/nothing"):
+        open_store(parse_url(url), "stepfast", Settings())
 
 
 if __name__ == "__main__":

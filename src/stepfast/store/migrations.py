@@ -6,6 +6,7 @@ with. Migrations within a major version only add, so that number rarely moves an
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -25,14 +26,19 @@ class Migration(NamedTuple):
 
 
 def migrations(dialect: Dialect, words: dict[str, str]) -> list[Migration]:
-    """Every migration this code knows, in order."""
+    """Every migration this code knows, in order. A second store with the same words need not fill them in."""
+    return list(_filled(dialect, tuple(words.items())))
+
+
+@functools.lru_cache(maxsize=16)
+def _filled(dialect: Dialect, pairs: tuple[tuple[str, str], ...]) -> tuple[Migration, ...]:
     result = []
     for number, name, text in load_migrations(dialect):
         match = re.match(r"-- compatible from: (\d+)\n", text)
         if match is None:
             raise SchemaError(f"migration {number:04}_{name} does not say what it is compatible from")
-        result.append(Migration(number, name, fill(text, words), int(match[1])))
-    return result
+        result.append(Migration(number, name, fill(text, dict(pairs)), int(match[1])))
+    return tuple(result)
 
 
 _MADE = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) ([^\s(]+)", re.MULTILINE)

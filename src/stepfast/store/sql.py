@@ -138,15 +138,19 @@ def sources(dialect: Dialect) -> dict[str, Source]:
     return every
 
 
-def load_migrations(dialect: Dialect) -> Iterator[tuple[int, str, str]]:
-    """(number, name, text) of every migration, in order, as a database has it. Words of a namespace are left."""
+@functools.lru_cache(maxsize=8)
+def load_migrations(dialect: Dialect) -> tuple[tuple[int, str, str], ...]:
+    """(number, name, text) of every migration, in order, as a database has it. Words of a namespace are left. A second
+    store of a process need not render them."""
     folder = FOLDER / dialect.name / "migrations"
     own = sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
+    found = list[tuple[int, str, str]]()
     for file in sorted((FOLDER / "migrations").iterdir(), key=lambda entry: entry.name):
         number, _, rest = file.name.partition("_")
         parts = [entry.read_text(encoding="utf-8") for entry in own if entry.name.startswith(f"{number}_")]
         text = _definitions(dialect, file.read_text(encoding="utf-8"), parts)
-        yield int(number), rest.removesuffix(".sql"), text
+        found.append((int(number), rest.removesuffix(".sql"), text))
+    return tuple(found)
 
 
 _PART = re.compile(r"^-- (?:(before|after|instead of): (\w+)|at the end)\n", re.MULTILINE)

@@ -4,6 +4,7 @@ doctor`` reads.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -62,28 +63,17 @@ to a run which another process started."""
 
 
 class Roles:
-    """The script that makes the roles of one namespace."""
+    """The script that makes the roles of one namespace. It is rendered when it is first needed: few stores need it."""
 
     def __init__(self, namespace: str, schema: str, known: list[Migration]) -> None:
-        functions = [name for name in made_by(known, "FUNCTION") if name.rpartition(".")[2] not in OPERATING]
-        words = {
-            "schema": schema,
-            "namespace": namespace,
-            "tables": ", ".join(made_by(known, "TABLE")),
-            "views": ", ".join(made_by(known, "VIEW")),
-            "functions": ", ".join(functions),
-            **{role: f'"{namespace}_{role}"' for role in ("starter", "worker", "reader")},
-        }
-        self._sql = {
-            name: qualify(text)
-            for name, text in load_statements("stepfast.store", "sql/postgres/roles.sql", words).items()
-        }
-        each = self._sql["policies_of_all"]
-        policies = [
-            fill(each, {"table": f"{schema}.{table}", "rule": fill(rule, words)}) for table, rule in _CHECKED.items()
-        ]
-        self._grants = fill(self._sql["grant_roles"], {"policies": ";\n".join(policies)})
-        self.known = self._sql["have_roles"]
+        self._namespace = namespace
+        self._schema = schema
+        self._migrations = known
+
+    @property
+    def known(self) -> str:
+        """The question whether the roles are there."""
+        return self._sql["have_roles"]
 
     @property
     def grants(self) -> list[str]:
@@ -94,6 +84,33 @@ class Roles:
         """The whole of it for psql. Making the roles needs the right to, unless they are there."""
         parts = [self._sql["roles_head"], self._sql["make_roles"], self._grants, "COMMIT"]
         return ";\n\n".join(parts) + ";\n"
+
+    @functools.cached_property
+    def _words(self) -> dict[str, str]:
+        made = {kind: made_by(self._migrations, kind) for kind in ("TABLE", "VIEW", "FUNCTION")}
+        functions = [name for name in made["FUNCTION"] if name.rpartition(".")[2] not in OPERATING]
+        return {
+            "schema": self._schema,
+            "namespace": self._namespace,
+            "tables": ", ".join(made["TABLE"]),
+            "views": ", ".join(made["VIEW"]),
+            "functions": ", ".join(functions),
+            **{role: f'"{self._namespace}_{role}"' for role in ("starter", "worker", "reader")},
+        }
+
+    @functools.cached_property
+    def _sql(self) -> dict[str, str]:
+        statements = load_statements("stepfast.store", "sql/postgres/roles.sql", self._words)
+        return {name: qualify(text) for name, text in statements.items()}
+
+    @functools.cached_property
+    def _grants(self) -> str:
+        each = self._sql["policies_of_all"]
+        policies = [
+            fill(each, {"table": f"{self._schema}.{table}", "rule": fill(rule, self._words)})
+            for table, rule in _CHECKED.items()
+        ]
+        return fill(self._sql["grant_roles"], {"policies": ";\n".join(policies)})
 
 
 ENCODING_ADVICE = "use one made with ENCODING 'UTF8' TEMPLATE template0"
