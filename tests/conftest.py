@@ -24,15 +24,13 @@ import pytest
 from tests.support import bounds, collecting, needs
 from tests.support.databases import DatabasePool, file_with_tables
 from tests.support.pgbouncer import pgbouncer
-from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
+from tests.support.postgres import MEMORY, PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
 from tests.support.warm import WarmDatabase, is_warm
 
 pytest_configure = bounds.pytest_configure
 pytest_runtest_protocol = bounds.pytest_runtest_protocol
 pytest_terminal_summary = needs.pytest_terminal_summary
 pytest_generate_tests = collecting.pytest_generate_tests
-
-MEMORY = "/dev/shm"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what goes on in the background so, and all processes of the tests would be deaf to Ctrl+C.
@@ -193,10 +191,10 @@ def postgres12_url(
 
 
 @pytest.fixture
-def sqlite_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def sqlite_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A SQLite file of this test's own. It lies in memory where the system has a folder there: every commit waits for
     the disk, and no test here pulls the plug."""
-    parent = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
+    parent = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="stepfast-", dir=parent) as folder:
         file = Path(folder, "stepfast.db")
         if _with_tables(request):

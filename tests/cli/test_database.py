@@ -216,7 +216,7 @@ def durable(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     if shop.url.startswith("sqlite"):
         yield shop
         return
-    with PrivatePostgres(fsync=True) as server:
+    with PrivatePostgres(fsync=True, in_memory=True) as server:
         shop.url = server.create_database("durable")
         monkeypatch.setenv("STEPFAST_URL", shop.url)
         yield shop

@@ -34,7 +34,7 @@ class PrivateMariaDb:
         self._durable = durable
         self._program = need(MARIADB)
         self._account = _unprivileged_account()
-        self._folder = _temporary_folder(self._account)
+        self._folder = _temporary_folder(self._account, in_memory=not durable)
         self._process: subprocess.Popen[bytes] | None = None
         self._made = 0
         self.port = _free_port()

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def durable() -> Iterator[PrivatePostgres]:
-    with PrivatePostgres(fsync=True, settings={"application_name": "durable"}) as server:
+    with PrivatePostgres(fsync=True, in_memory=True, settings={"application_name": "durable"}) as server:
         yield server
 
 

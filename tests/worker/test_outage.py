@@ -29,7 +29,7 @@ STEPS = 4
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PrivatePostgres]:
     """A server that may be killed: nothing acknowledged is lost with it."""
-    with PrivatePostgres(fsync=True) as server:
+    with PrivatePostgres(fsync=True, in_memory=True) as server:
         yield server
 
 
