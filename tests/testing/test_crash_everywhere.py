@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, DagContext, Run, Stepfast, SyncContext, step
+from stepfast import Context, DagContext, Run, StepCall, Stepfast, SyncContext, step
+from stepfast.engine.host import current_call
 from stepfast.testing import Lab, crash_everywhere
-from stepfast.testing.crashes import first_difference, trace_of
+from stepfast.testing.crashes import Trace, first_difference, trace_of
 
 app = Stepfast("sqlite:///must-not-be-made.db")
 undone: list[str] = []
@@ -145,6 +146,43 @@ async def test_undos_are_compared_by_what_they_undo() -> None:
             traces.append(await trace_of(lab.app, run))
     assert first_difference(*traces) is None
     assert "the undo of record 1 of branch '0.1'" in {str(address) for address in traces[0].records}
+
+
+async def test_children_that_go_on_after_the_run_are_compared_when_they_have_ended() -> None:
+    """How far they are when the run ends depends on when the worker died."""
+    tried = step(name="charge", retries=1)(lambda: _fail_once())
+    with_children = Stepfast("sqlite://")
+
+    @with_children.workflow
+    async def slow(ctx: Context, number: int) -> int:
+        await ctx.step(tried)
+        return number
+
+    @with_children.workflow
+    async def parent(ctx: Context) -> str:
+        await ctx.first(ended=ctx.call(slow, 2), late=ctx.sleep(0.2))
+        return "done"
+
+    report = await crash_everywhere(with_children, parent)
+    assert (report.status, report.result) == ("completed", "done")
+
+
+async def test_children_that_never_end_are_left_out() -> None:
+    """Of those that have not ended when enough time has passed nothing is compared."""
+    ended = {"run 2 beside it": "child: completed"}
+    whole = Trace("completed", 1, None, {}, dict(ended), ["run 2 beside it"], at_rest=False)
+    later = Trace("completed", 1, None, {}, dict(ended), ["run 2 beside it", "run 3 beside it"], at_rest=False)
+    later.others["run 3 beside it"] = "loop: completed"
+    assert first_difference(whole, later) is None
+    later.others["run 2 beside it"] = "child: failed"
+    assert "run 2 beside it" in str(first_difference(whole, later))
+
+
+def _fail_once() -> None:
+    call = current_call.get()
+    assert isinstance(call, StepCall)
+    if call.number_of_try == 1:
+        raise ValueError("once")
 
 
 @pytest.mark.thorough

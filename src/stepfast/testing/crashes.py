@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ Drive = Callable[[Lab, Run[Any]], Any]
 
 _MOST_JUMPS = 1000
 """How often time is moved to what is due next, before a run counts as one that does not end."""
+_MOST_JUMPS_AFTER = 10
+"""The same for runs beside it that continue after its end, before they count as such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,12 @@ class _Scene:
             for _ in range(_MOST_JUMPS):
                 if await run.status() in TERMINAL or await lab.advance_to_next() is None:
                     break
-            return await trace_of(lab.app, run)
+            at_rest = False
+            for _ in range(_MOST_JUMPS_AFTER):
+                open_runs = [info for info in await lab.app.runs(limit=_PAGE) if info.status not in TERMINAL]
+                if at_rest := not open_runs or await lab.advance_to_next() is None:
+                    break
+            return await trace_of(lab.app, run, at_rest=at_rest)
 
 
 async def crash_everywhere(
@@ -137,7 +144,7 @@ class Address(NamedTuple):
         return what + (f" of branch {self.branch!r}" if self.branch else "") + (f" of {self.run}" if self.run else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trace:
     """What a run and all that it has started have left behind."""
 
@@ -147,6 +154,10 @@ class Trace:
     records: dict[Address, Mark] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
     """How the other runs ended, and which values were set."""
+    beside: list[str] = field(default_factory=list)
+    """What the other runs are called."""
+    at_rest: bool = True
+    """Whether all of them had ended, or waited for something that never comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +180,20 @@ class Mark:
         return ", ".join(parts) + (f" (at {self.line})" if self.line else "")
 
 
-async def trace_of(app: Stepfast, run: Run[Any]) -> Trace:
-    """Everything that can be compared of a run."""
+async def trace_of(app: Stepfast, run: Run[Any], *, at_rest: bool = True) -> Trace:
+    """Everything that can be compared of a run. If not all is at rest, how far runs beside it have come depends on when
+    the worker died: those that have not ended are not compared."""
     info = await run.info()
     made = Trace(info.status, info.output if info.status == COMPLETED else None, _said(info.error))
     await _add_run(app, run.id, "", made)
     others = [other.id for other in await app.runs(limit=_PAGE) if other.id != run.id]
-    for number, other in enumerate(sorted(others), 1):
-        name = f"run {number} beside it"
+    made.at_rest = at_rest
+    for other in sorted(others):
+        name = f"run {other} beside it"
         seen = await app.get(other).info()
+        if not at_rest and seen.status not in TERMINAL:
+            continue
+        made.beside.append(name)
         made.others[name] = f"{seen.workflow}: {seen.status}, {seen.output!r}, {_said(seen.error)}"
         await _add_run(app, other, name, made)
     return made
@@ -229,6 +245,9 @@ def _said(error: ErrorInfo | None) -> str | None:
 
 def first_difference(whole: Trace, cut: Trace) -> str | None:
     """The first record that differs, or else how the runs ended; None, if they are alike."""
+    if not (whole.at_rest and cut.at_rest):
+        both = {name for name in whole.beside if name in cut.beside}
+        whole, cut = _only(whole, both), _only(cut, both)
     for address in (*whole.records, *(address for address in cut.records if address not in whole.records)):
         before, now = whole.records.get(address), cut.records.get(address)
         if before != now:
@@ -241,6 +260,16 @@ def first_difference(whole: Trace, cut: Trace) -> str | None:
         shown = [", ".join(part for part in end if part not in (None, "None")) for end in ends]
         return _told("the end of the run", shown[0], shown[1], cut)
     return None
+
+
+def _only(trace: Trace, beside: set[str]) -> Trace:
+    """Without what is told of runs beside it that are not among these."""
+    gone = tuple(name for name in trace.beside if name not in beside)
+    return replace(
+        trace,
+        records={address: mark for address, mark in trace.records.items() if not address.run.startswith(gone)},
+        others={name: what for name, what in trace.others.items() if not name.startswith(gone)},
+    )
 
 
 def _told(what: str, before: object, now: object, cut: Trace) -> str:
