@@ -49,6 +49,8 @@ GOALS = (
     Goal("plain steps ÷ async ones, 500 at once", 0.66, _over("plain", "c500", "stepfast", "stepfast_plain")),
     Goal("with metrics ÷ without, 5 steps, 500 at once", 0.95, _plain("observed", "steps", "stepfast_observed")),
     Goal("with metrics ÷ without, noop tasks", 0.95, _plain("observed", "noop", "stepfast_observed")),
+    Goal("a limit that does not bind ÷ no limit", 0.7, _plain("limited", "limited")),
+    Goal("the same with keys", 0.6, _plain("limited", "keys")),
     Goal("noop tasks ÷ PgQueuer", 1, _over("noop", "rate", "pgqueuer")),
     Goal("noop tasks ÷ raw SQL coalesced", 0.6, _over("noop", "rate", "raw_coalesced")),
     Goal("start → handler p50 ÷ PgQueuer's", 1, _over("latency", "p50", "pgqueuer"), at_least=False),

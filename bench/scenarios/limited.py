@@ -1,17 +1,19 @@
 """Limited queues beside others: what a limit costs its own queue, and that it costs the others nothing.
 
-All figures are shares of the speed of an unlimited queue with nothing beside it, taken in turns.
+All figures are shares of an unlimited queue with nothing beside it, taken in turns: of its speed, and of the CPU that a
+run costs client and server there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from statistics import median
-from typing import cast
+from typing import NamedTuple, cast
 
 import asyncpg
 
 from bench.engines.stepfast import StepfastEngine
+from bench.meter import CpuMeter
 from bench.probe import PROBE
 from bench.scenarios.base import Figure, Figures, Scenario
 from bench.subject import Subject, amount, warm
@@ -21,6 +23,8 @@ from stepfast import Rate
 CONCURRENCY = 500
 BACKLOG, BACKLOG_QUICK = 100_000, 5_000
 KEYS = 50
+LIMITED, KEYED, RATED = "limited", "keys", "rate"
+"""Queues with limits that hold all the time and never bind: a change of limits costs something for five seconds."""
 
 BLOCKED = """
     INSERT INTO stepfast.runs (id, workflow, version, queue, status, place, format, input, seed, created_at,
@@ -30,56 +34,65 @@ BLOCKED = """
 """
 
 
+class Take(NamedTuple):
+    """Tasks in a second, and seconds of CPU for one of them; None where the system does not tell the server's."""
+
+    rate: float
+    cpu: float | None
+
+
 async def measure(subject: Subject) -> Figures:
     engine, beside = cast(StepfastEngine, await subject.fresh(0)), cast(StepfastEngine, await subject.fresh(1))
     for each in (engine, beside):
         await warm(each, "noop")
+    await engine.app.set_limits(LIMITED, concurrency=CONCURRENCY)
+    await engine.app.set_limits(KEYED, key_concurrency=CONCURRENCY // KEYS)
+    await engine.app.set_limits(RATED, rate=Rate(100_000_000, per=60))
     await _block(beside, BACKLOG_QUICK if subject.quick else BACKLOG)
     count = amount(engine, "noop", CONCURRENCY, 0.2 if subject.quick else 2)
-    ways: dict[str, Callable[[], Awaitable[float]]] = {
-        "alone": lambda: _rate(engine, count),
-        "limited": lambda: _limited(engine, count),
-        "keys": lambda: _by_key(engine, count),
-        "beside": lambda: _rate(beside, count),
+    meter = await subject.cpu_meter()
+    ways: dict[str, Callable[[], Awaitable[Take]]] = {
+        "alone": lambda: _take(engine, count, meter, None),
+        LIMITED: lambda: _take(engine, count, meter, LIMITED),
+        KEYED: lambda: _take(engine, count, meter, KEYED, KEYS),
+        RATED: lambda: _take(engine, count, meter, RATED),
+        "beside": lambda: _take(beside, count, meter, None),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+    takes: dict[str, list[Take]] = {name: [] for name in ways}
     for _ in range(3 if subject.quick else 7):
         for name, way in ways.items():
-            rates[name].append(await way())
+            takes[name].append(await way())
     for each in (engine, beside):
         await each.close()
-    alone = median(rates.pop("alone"))
-    return {name: median(found) / alone for name, found in rates.items()}
+    alone = takes.pop("alone")
+    shares = {
+        name: median(take.rate for take in found) / median(a.rate for a in alone) for name, found in takes.items()
+    }
+    return shares | _cpu_shares(alone, takes)
 
 
-async def _rate(engine: StepfastEngine, count: int, keys: int = 0) -> float:
-    """Tasks in a second, from the first that begins until the last has ended."""
+def _cpu_shares(alone: list[Take], takes: dict[str, list[Take]]) -> Figures:
+    base = [take.cpu for take in alone if take.cpu is not None]
+    return {
+        f"{name}-cpu": median(base) / median(take.cpu or 0 for take in takes[name])
+        for name in (LIMITED, KEYED, RATED)
+        if base
+    }
+
+
+async def _take(engine: StepfastEngine, count: int, meter: CpuMeter, queue: str | None, keys: int = 1) -> Take:
+    """Work tasks off: their rate from the first that begins until the last has ended, and their CPU."""
     PROBE.reset()
-    noop = engine.app.workflows["noop"]
+    expected = count // keys * keys
     for key in range(keys):
-        await engine.app.start_many(noop, [0] * (count // keys), concurrency_key=f"customer-{key}")
-    if not keys:
-        await engine.start_many("noop", count)
-    expected = count // keys * keys if keys else count
+        name = f"customer-{key}" if keys > 1 else None
+        await engine.app.start_many("noop", [0] * (expected // keys), concurrency_key=name, queue=queue)
+    before = meter.read()
     async with engine.worker(CONCURRENCY):
         await handled(expected)
-    return expected / ((PROBE.left[-1] - PROBE.entered[0]) / 1e9)
-
-
-async def _limited(engine: StepfastEngine, count: int) -> float:
-    """As many at once as the worker has slots for, but counted."""
-    await engine.app.set_limits("noop", concurrency=CONCURRENCY)
-    rate = await _rate(engine, count)
-    await engine.app.set_limits("noop", reset=True)
-    return rate
-
-
-async def _by_key(engine: StepfastEngine, count: int) -> float:
-    """Ten at once of each of fifty customers."""
-    await engine.app.set_limits("noop", key_concurrency=CONCURRENCY // KEYS)
-    rate = await _rate(engine, count, KEYS)
-    await engine.app.set_limits("noop", reset=True)
-    return rate
+    used = meter.read().since(before)
+    cpu = None if used.server_cpu is None else (used.client_cpu + used.server_cpu) / expected
+    return Take(expected / ((PROBE.left[-1] - PROBE.entered[0]) / 1e9), cpu)
 
 
 async def _block(engine: StepfastEngine, count: int) -> None:
@@ -98,8 +111,12 @@ SCENARIO = Scenario(
     name="limited",
     title="noop tasks, as a share of the speed of an unlimited queue (backlog: 100 000; quick: 5 000)",
     figures={
-        "limited": Figure("limited to 500 at once", "×"),
-        "keys": Figure("10 at once of 50 keys", "×"),
+        LIMITED: Figure("limited to 500 at once", "×"),
+        KEYED: Figure("10 at once of 50 keys", "×"),
+        RATED: Figure("a rate that does not bind", "×"),
+        "limited-cpu": Figure("its CPU: unlimited ÷ limited to 500 at once", "×"),
+        "keys-cpu": Figure("its CPU: unlimited ÷ 10 at once of 50 keys", "×"),
+        "rate-cpu": Figure("its CPU: unlimited ÷ a rate", "×"),
         "beside": Figure("unlimited, beside a blocked backlog", "×"),
     },
     engines=("stepfast",),

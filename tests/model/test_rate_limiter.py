@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from random import Random
 
 import pytest
 
-from stepfast.model.queue_config import Limits, Rate
+from stepfast.model.queue_config import Gate, Limits, Rate
 from stepfast.model.rate_limiter import Candidate, Choice, Count, Room, Usage, choose, logged_at
 
 KEYS = (None, "a", "b", "c")
@@ -108,3 +109,16 @@ def test_starts_are_logged_no_earlier_than_they_were() -> None:
         for now in (0, 1, 999, 12_345_678):
             at = logged_at(Rate(1, per=per), now)
             assert now <= at < now + max(1, per)  # a thousandth of the span, at most
+
+
+def test_uncounted_runs_are_searched_for_less_often_the_longer_a_queue_is_limited() -> None:
+    """And no more after five seconds: by then claims from before have committed."""
+    since, now, found = 1_000_000, 1_000_000, []
+    gate = Gate("order", limited_since=since)
+    while now < since + 60_000:
+        if gate.may_hold_uncounted(now):
+            found.append(now - since)
+            gate.counted_at = now
+        now += 1
+    assert found[0] == 0 and found[-1] >= 5000 and len(found) < 50
+    assert all(after <= max(before * 5 // 4, before + 1) for before, after in itertools.pairwise(found))

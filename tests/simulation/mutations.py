@@ -144,8 +144,8 @@ def limits() -> Any:
     """What workers hold does not count for the limit of a queue."""
     usage = vars(flows_limits)["_usage"]
 
-    def generous(gate: Any) -> Any:
-        found = yield from usage(gate)
+    def generous(*given: Any) -> Any:
+        found = yield from usage(*given)
         found.whole = found.whole._replace(running=0)
         return found
 

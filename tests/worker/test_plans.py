@@ -262,7 +262,6 @@ async def test_no_hot_statement_reads_a_whole_table(connection: Any, statements:
         ("key_gauge", "runs_counted"),
         ("ready_limited", "runs_ready"),
         ("ready_unkeyed", "runs_ready"),
-        ("ends_of_unkeyed", "runs_ready"),
         ("ready_resuming", "runs_resuming"),
         ("next_keys", "runs_keyed"),
         ("ready_of_keys", "runs_keyed"),

@@ -19,6 +19,8 @@ from .stored import read_json
 
 _MOST = 1_000_000_000
 """More than any database counts to: a limit beyond it is a mistake."""
+_UNCOUNTED_MS = 5000
+"""For so long after a queue became limited, claims from before it may still commit, with runs that are not counted."""
 _SHORTEST, _LONGEST = 0.001, 31 * 86400.0
 """Seconds that a rate counts over: the clock has milliseconds, and the log of starts goes back no further."""
 
@@ -176,6 +178,13 @@ class Gate(Struct, dict=True):
     def limited(self) -> bool:
         """Whether claims are to be counted."""
         return self.limits.on_claims
+
+    def may_hold_uncounted(self, now: int) -> bool:
+        """Whether to search for runs that were claimed before the queue was limited: at first by each claim, then less
+        often, the longer it has been limited. What a claim took that was slow to commit is found after another quarter
+        of that time."""
+        since, counted = self.limited_since or 0, self.counted_at or 0
+        return counted < since or (counted < since + _UNCOUNTED_MS and now >= counted + (counted - since) // 4)
 
 
 class Bound(NamedTuple):

@@ -39,6 +39,15 @@ class PutEach(NamedTuple):
     rows: Sequence[tuple[Any, ...]]
 
 
+class PutAndAsk(NamedTuple):
+    """Several statements for the same rows of values, and a question about what they wrote. Where the last of them
+    returns that, it is not asked."""
+
+    names: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
+    then: Ask
+
+
 class Start(NamedTuple):
     """Start runs in the same transaction."""
 
@@ -63,7 +72,7 @@ class Commit:
 
 COMMIT = Commit()
 
-Request = Ask | Put | PutEach | Start | SendTasks | Remove | Commit
+Request = Ask | Put | PutEach | PutAndAsk | Start | SendTasks | Remove | Commit
 T = TypeVar("T")
 Flow = Generator[Request, Any, T]
 

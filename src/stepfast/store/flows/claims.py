@@ -5,7 +5,7 @@ What is chosen is locked, so that it is still so when it is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -74,7 +74,12 @@ def claim_suspects(
 
 def claimed(worker: str, token: int) -> Flow[list[Claimed]]:
     """What a token took: this one, or an earlier one whose reply was lost on the way."""
-    taken = [Claimed(*row) for row in (yield from ask("claimed", worker, token))]
+    return read_claimed((yield from ask("claimed", worker, token)))
+
+
+def read_claimed(rows: Iterable[Any]) -> list[Claimed]:
+    """Runs by the columns of the question of this name, in the order in which they are to be executed."""
+    taken = [Claimed(*row) for row in rows]
     for run in taken:
         run.undoing, run.failing = bool(run.undoing), bool(run.failing)
     return in_order(taken)

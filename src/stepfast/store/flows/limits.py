@@ -27,8 +27,8 @@ from ...model.rate_limiter import (
 from ...model.records import Claimed, Lane
 from ...model.run_state import sooner
 from ...settings import SUSPECT_LOSSES, Settings
-from .base import COMMIT, Flow, Rows, ask, put, put_each
-from .claims import claimed, in_order, with_history
+from .base import COMMIT, Ask, Flow, PutAndAsk, Rows, ask, put
+from .claims import claimed, in_order, read_claimed, with_history
 
 
 def read_gate(row: Any) -> Gate:
@@ -41,7 +41,7 @@ def read_gate(row: Any) -> Gate:
 def change_queue(name: str, decide: Decision) -> Flow[tuple[Gate, Gate]]:
     """One queue; how it was, and how it is now."""
     yield from put("add_queue", [(name,)])
-    before = read_gate((yield from ask("lock_queue", name))[0])
+    before = read_gate((yield from ask("lock_queue", name))[0][:-1])
     [(now,)] = yield from ask("now")
     after = decide(before, now)
     yield from put("write_queue", [written(after)])
@@ -68,8 +68,6 @@ _KEYS = 200
 """Keys that one claim looks at; the next one goes on behind them."""
 _UNKEYED = 1000
 """Runs of a lane that one claim looks through for those without a key; the next one goes on behind them."""
-_UNCOUNTED_MS = 5000
-"""For so long after a queue became limited, claims that began before may still take runs uncounted."""
 _PRUNED_EVERY_MS = 10_000
 
 
@@ -86,13 +84,13 @@ def claim_limited(
 
 
 def _admit(worker: str, token: int, want: WantedRuns, again: bool, most_bytes: int) -> Flow[Admission]:
-    if again and (taken := (yield from _claimed(worker, token))):
+    if again and (taken := _limited((yield from claimed(worker, token)))):
         return Admission(taken, left=True, again=True, keys_seen=want.keys_seen)
     rows = yield from ask("lock_queue", want.queue)
-    gate = read_gate(rows[0]) if rows else Gate(want.queue)
+    gate, now = (read_gate(rows[0][:-1]), rows[0][-1]) if rows else (Gate(want.queue), 0)
     if gate.paused or not gate.limited:
         return Admission(limited=False)
-    usage = yield from _usage(gate)
+    usage = yield from _usage(gate, now)
     if free_at_once(gate.limits, usage.whole, want.room) == 0:
         return Admission(left=True, keys_seen=want.keys_seen)
     front = yield from _front(gate, want, usage)
@@ -122,7 +120,8 @@ def measure(queue: str, key: str | None) -> Flow[tuple[Gate, Usage]]:
     """What is said about a queue, and what counts against its limits: for people."""
     rows = yield from ask("queue", queue)
     gate = read_gate(rows[0]) if rows else Gate(queue)
-    usage = yield from _count_whole(gate)
+    [(now,)] = yield from ask("now")
+    usage = yield from _count_whole(gate, now)
     yield from _count_keys(gate, usage, [key])
     return gate, usage
 
@@ -130,20 +129,20 @@ def measure(queue: str, key: str | None) -> Flow[tuple[Gate, Usage]]:
 # -- counting ----------------------------------------------------------------------------------------------
 
 
-def _usage(gate: Gate) -> Flow[Usage]:
+def _usage(gate: Gate, now: int) -> Flow[Usage]:
     """What counts against the limits of the whole queue. Runs that were claimed before it was limited count too."""
-    since, counted = gate.limited_since or 0, gate.counted_at or 0
-    if counted < since + _UNCOUNTED_MS:
+    if gate.may_hold_uncounted(now):
         yield from put("count_in", [(gate.name,)])
-        [(now,)] = yield from ask("now")
         yield from put("note_counted", [(gate.name, now)])
-    return (yield from _count_whole(gate))
+    return (yield from _count_whole(gate, now))
 
 
-def _count_whole(gate: Gate) -> Flow[Usage]:
+def _count_whole(gate: Gate, now: int) -> Flow[Usage]:
+    """``now`` was read before the queue was locked: windows of rates need the time after that."""
     limits = gate.limits
-    [(now,)] = yield from ask("now")
-    [row] = yield from ask("gauge", gate.name, limits.concurrency is not None, *_span(limits.rate), now)
+    if limits.concurrency is None and limits.rate is None and limits.key_rate is None:
+        return Usage(now)
+    [(now, *row)] = yield from ask("gauge", gate.name, limits.concurrency is not None, *_span(limits.rate))
     return Usage(now, _count(row, limits.rate))
 
 
@@ -220,13 +219,13 @@ def _front_of_keys(gate: Gate, want: WantedRuns, usage: Usage, room: int, found:
 def _unkeyed(want: WantedRuns, room: int) -> Flow[tuple[list[Candidate], dict[Lane, int]]]:
     """The first runs without a key, among so many of each lane; and where to look on in lanes that have none there."""
     lanes = Rows((lane.workflow, lane.priority, want.seen.get(lane, 0)) for lane, _ in want.lanes)
-    found = yield from _candidates("ready_unkeyed", want.queue, lanes, room, _UNKEYED)
+    rows = (yield from ask("ready_unkeyed", want.queue, lanes, room, _UNKEYED, _UNKEYED - 1)) if lanes else []
+    found = _read_candidates(row for row in rows if row[0] is not None)
     have = {(run.workflow, run.priority) for run in found}
-    rows = yield from ask("ends_of_unkeyed", want.queue, lanes, _UNKEYED - 1)
     return found, {
         Lane(want.queue, workflow, priority): place + 1
-        for workflow, priority, place in rows
-        if place is not None and (workflow, priority) not in have
+        for run_id, workflow, priority, place, *_ in rows
+        if run_id is None and (workflow, priority) not in have
     }
 
 
@@ -261,7 +260,10 @@ def _suspects(gate: Gate, want: WantedRuns, usage: Usage) -> Flow[_Front]:
 def _candidates(name: str, *arguments: object) -> Flow[list[Candidate]]:
     if any(isinstance(argument, list) and not argument for argument in arguments):
         return []
-    rows = yield from ask(name, *arguments)
+    return _read_candidates((yield from ask(name, *arguments)))
+
+
+def _read_candidates(rows: Iterable[Any]) -> list[Candidate]:
     found = [Candidate(*row) for row in rows]
     return [run if isinstance(run.fresh, bool) else run._replace(fresh=bool(run.fresh)) for run in found]
 
@@ -274,17 +276,16 @@ def _take(worker: str, token: int, choice: Choice, want: WantedRuns) -> Flow[lis
     if not choice.taken:
         return []
     rows = [(run.id, worker, token, want.versions[run.workflow]) for run in choice.taken]
-    yield from put_each(("log_limited", "take_limited"), rows)
     before = {run.id: run for run in choice.taken}
-    taken = yield from _claimed(worker, token)
+    found = yield PutAndAsk(("log_limited", "take_limited"), rows, Ask("claimed", (worker, token)))
+    taken = _limited(read_claimed(found))
     for run in taken:
         if run.id in before:
             run.place, run.last_version = before[run.id].place, before[run.id].version
     return in_order(taken)
 
 
-def _claimed(worker: str, token: int) -> Flow[list[Claimed]]:
-    taken = yield from claimed(worker, token)
+def _limited(taken: list[Claimed]) -> list[Claimed]:
     for run in taken:
         run.limited = True
     return taken

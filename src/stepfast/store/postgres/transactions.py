@@ -20,7 +20,7 @@ from ...cancellation import raise_if_cancelled, requests, seen
 from ...errors import StepTimeout
 from ...model.records import NewRun
 from ..answers import TransportConnection
-from ..flows.base import Ask, Commit, Flow, Put, PutEach, Remove, Request, Rows, SendTasks, T
+from ..flows.base import Ask, Commit, Flow, Put, PutAndAsk, PutEach, Remove, Request, Rows, SendTasks, T
 from ..lock_timeout import longest_wait_ms
 
 PATIENCE = 5.0
@@ -310,6 +310,9 @@ class Driver:
         if isinstance(request, PutEach):
             columns = map(list, zip(*request.rows, strict=True))
             return await connection.execute(self._all_in_one(request.names), *columns)
+        if isinstance(request, PutAndAsk):
+            columns = map(list, zip(*request.rows, strict=True))
+            return await connection.fetch(self._all_in_one(request.names), *columns)
         if isinstance(request, (SendTasks, Remove)):
             return await self._carry(connection, request)
         assert not isinstance(request, Commit), "the transaction is not this flow's"

@@ -38,16 +38,17 @@ WHERE true
 {update runs r, u} SET counted_attempt = r.attempt {from u}
 WHERE r.worker IS NOT NULL AND r.counted_attempt IS NULL AND r.queue = u.name;
 
--- name: gauge(queue, counted, rate, span, now)
+-- name: gauge(queue, counted, rate, span)
 -- What counts against the limits of a whole queue: how many runs workers hold (if `counted` asks for it), how many attempts
 -- were begun within the last `span` milliseconds, and the one that has to be out of the window before a `rate` allows
--- another. What lies far ahead was logged before the clock stepped back.
-WITH begun AS (
+-- another; and the time. What lies far ahead was logged before the clock stepped back.
+WITH clock {once} (SELECT {now} AS now), begun AS (
     SELECT s.at, s.number, sum(s.number) OVER (ORDER BY s.at DESC) - s.number AS later
     FROM (SELECT at, {least}(number, {most_counted}) AS number FROM {queue_starts}
-          WHERE queue = :queue AND key = '' AND at > :now - :span AND at <= :now + :span) AS s
+          WHERE queue = :queue AND key = '' AND at > (SELECT now FROM clock) - :span
+            AND at <= (SELECT now FROM clock) + :span) AS s
 )
-SELECT CASE WHEN :counted THEN (SELECT count(*) FROM {runs} {index runs_counted}
+SELECT (SELECT now FROM clock), CASE WHEN :counted THEN (SELECT count(*) FROM {runs} {index runs_counted}
                           WHERE queue = :queue AND worker IS NOT NULL AND counted_attempt IS NOT NULL) END,
        (SELECT sum(number) FROM begun),
        (SELECT min(at) FROM begun WHERE later < :rate);
@@ -107,30 +108,32 @@ FROM {each u} (
     ORDER BY r.priority DESC, r.place LIMIT :most
 ) AS c;
 
--- name: ready_unkeyed(queue, l(workflow text, priority integer, mark bigint), most, far)
--- The first runs without a key among `far` of some lanes (workflow, priority, and from where to look).
+-- name: ready_unkeyed(queue, l(workflow text, priority integer, mark bigint), most, far, skipped)
+-- The first runs without a key among `far` of some lanes (workflow, priority, and from where to look); and for each lane that
+-- has as many as that (`skipped` and one more), without an id, the place up to which it was searched.
 SELECT c.id, c.workflow, c.priority, c.place, c.version, c.size, NULL, c.fresh
 FROM {each l} (
-    SELECT f.* FROM (
-        SELECT r.id, r.workflow, r.priority, r.place, r.version, octet_length(r.input) AS size, r.concurrency_key,
-               {fresh} AS fresh
+    SELECT * FROM (
+        SELECT f.* FROM (
+            SELECT r.id, r.workflow, r.priority, r.place, r.version, octet_length(r.input) AS size, r.concurrency_key,
+                   {fresh} AS fresh
+            FROM {runs} r {index runs_ready}
+            WHERE r.queue = :queue AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
+              AND r.place IS NOT NULL AND r.losses < 2
+              AND (r.expires_at IS NULL OR r.started_at IS NOT NULL OR r.expires_at > {now})
+              AND (r.deadline_at IS NULL OR r.deadline_at > {now})
+            ORDER BY r.place LIMIT :far
+        ) AS f WHERE f.concurrency_key IS NULL ORDER BY f.place LIMIT :most
+    ) AS unkeyed
+    UNION ALL
+    SELECT * FROM (
+        SELECT NULL, r.workflow, r.priority, r.place, NULL, 0, NULL, NULL
         FROM {runs} r {index runs_ready}
         WHERE r.queue = :queue AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
           AND r.place IS NOT NULL AND r.losses < 2
-          AND (r.expires_at IS NULL OR r.started_at IS NOT NULL OR r.expires_at > {now})
-          AND (r.deadline_at IS NULL OR r.deadline_at > {now})
-        ORDER BY r.place LIMIT :far
-    ) AS f WHERE f.concurrency_key IS NULL ORDER BY f.place LIMIT :most
+        ORDER BY r.place LIMIT 1 OFFSET :skipped
+    ) AS the_end
 ) AS c;
-
--- name: ends_of_unkeyed(queue, l(workflow text, priority integer, mark bigint), skipped)
--- The place in each lane that the search for runs without a key went up to; null for a lane that it went through to the end.
-SELECT l.workflow, l.priority, (
-    SELECT r.place FROM {runs} r {index runs_ready}
-    WHERE r.queue = :queue AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
-      AND r.place IS NOT NULL AND r.losses < 2
-    ORDER BY r.place LIMIT 1 OFFSET :skipped)
-FROM {each l} (SELECT 1 AS one) AS once;
 
 -- name: take_limited(u(id uuid, worker uuid, token bigint, version text))
 -- Hand runs to a worker, as every claim does. They count from now on.

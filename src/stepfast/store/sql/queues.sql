@@ -10,8 +10,8 @@ SELECT name, paused, paused_at, declared, declared_by, declared_at, chosen, limi
 FROM {queues} WHERE name = :name;
 
 -- name: lock_queue(name)
--- The same, for whoever changes it or claims from it: one at a time.
-SELECT name, paused, paused_at, declared, declared_by, declared_at, chosen, limited_since, counted_at, pruned_at
+-- The same, locked for a change or a claim; and the time, which may be from before the lock was waited for.
+SELECT name, paused, paused_at, declared, declared_by, declared_at, chosen, limited_since, counted_at, pruned_at, {now}
 FROM {queues} q WHERE name = :name {lock q};
 
 -- name: queues

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from ..flows.base import Ask, Flow, Put, PutEach, Remove, Request, SendTasks, Start, T
+from ..flows.base import Ask, Flow, Put, PutAndAsk, PutEach, Remove, Request, SendTasks, Start, T
 from ..flows.starts import insert
 from .bulk_rows import execute_wide, fetch
 
@@ -31,6 +31,10 @@ def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request)
         for name in request.names:
             execute_wide(database, sql[name], request.rows)
         return None
+    if isinstance(request, PutAndAsk):
+        for name in request.names:
+            execute_wide(database, sql[name], request.rows)
+        return fetch(database, sql[request.then.name], request.then.arguments)
     assert not isinstance(request, (SendTasks, Remove)), "no transport is in a SQLite file"
     seed = getattr(database, "given_seed", None)
     return drive(database, sql, insert(request.runs, seed)) if isinstance(request, Start) and seed else None

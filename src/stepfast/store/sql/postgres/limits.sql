@@ -13,13 +13,14 @@ UPDATE {schema}.runs r SET counted_attempt = r.attempt FROM held h WHERE r.id = 
 -- override: gauge
 -- What counts against the limits of a whole queue: how many runs workers hold (if $2 asks for it), how many attempts
 -- were begun within the last $4 milliseconds, and the one that has to be out of the window before a rate of $3 allows
--- another. What lies far ahead was logged before the clock stepped back.
-WITH log AS (
+-- another; and the time. What lies far ahead was logged before the clock stepped back.
+WITH clock AS MATERIALIZED (SELECT {now} AS now), log AS (
     SELECT s.at, s.number, sum(s.number) OVER (ORDER BY s.at DESC) - s.number AS later
     FROM {schema}.queue_starts s
-    WHERE s.queue = $1 AND s.key = '' AND s.at > $5::bigint - $4::bigint AND s.at <= $5::bigint + $4::bigint
+    WHERE s.queue = $1 AND s.key = '' AND s.at > (SELECT now FROM clock) - $4::bigint
+      AND s.at <= (SELECT now FROM clock) + $4::bigint
 )
-SELECT CASE WHEN $2::boolean THEN (SELECT count(*) FROM {schema}.runs r
+SELECT (SELECT now FROM clock), CASE WHEN $2::boolean THEN (SELECT count(*) FROM {schema}.runs r
                                    WHERE r.queue = $1 AND r.worker IS NOT NULL AND r.counted_attempt IS NOT NULL) END,
        (SELECT sum(number) FROM log),
        (SELECT min(at) FROM log WHERE later < $3::bigint);
@@ -100,7 +101,8 @@ CROSS JOIN LATERAL (
 ) AS c;
 
 -- override: ready_unkeyed
--- The first runs without a key among $6 of some lanes ($2 to $4: workflow, priority, and from where to look).
+-- The first runs without a key among $6 of some lanes ($2 to $4: workflow, priority, and from where to look); and for each
+-- lane that has more than these, without an id, the place up to which it was searched.
 SELECT c.id::text, l.workflow, l.priority, c.place, c.version, c.size, NULL::text, c.fresh
 FROM unnest($2::text[], $3::integer[], $4::bigint[]) AS l(workflow, priority, mark)
 CROSS JOIN LATERAL (
@@ -113,21 +115,20 @@ CROSS JOIN LATERAL (
           AND (r.deadline_at IS NULL OR r.deadline_at > {now})
         ORDER BY r.place LIMIT $6
     ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT $5
-) AS c;
-
--- override: ends_of_unkeyed
--- The place in each lane that the search for runs without a key went up to; none for a lane that it went through to the end.
-SELECT l.workflow, l.priority, c.place
+) AS c
+UNION ALL
+SELECT NULL, l.workflow, l.priority, c.place, NULL, 0, NULL, false
 FROM unnest($2::text[], $3::integer[], $4::bigint[]) AS l(workflow, priority, mark)
 CROSS JOIN LATERAL (
     SELECT r.place FROM {schema}.runs r
     WHERE r.queue = $1 AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
       AND r.place IS NOT NULL AND r.losses < 2
-    ORDER BY r.place OFFSET $5::bigint LIMIT 1
+    ORDER BY r.place OFFSET $7::bigint LIMIT 1
 ) AS c;
 
 -- override: take_limited
--- Hand runs to a worker, as every claim does; those whose rows somebody holds are left. They count from now on.
+-- Hand runs to a worker, as every claim does; those whose rows another transaction holds are left. They count from now
+-- on. Returns what the question after it (claimed) would.
 WITH picked AS MATERIALIZED (
     SELECT r.id, u.worker, u.token, u.version
     FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[]) AS u(id, worker, token, version)
@@ -140,7 +141,11 @@ SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker 
     version = p.version, claim = {next_claim}, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now}),
     counted_attempt = GREATEST(r.attempt, r.first_attempt)
-FROM picked p WHERE r.id = p.id;
+FROM picked p WHERE r.id = p.id
+RETURNING r.id::text, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format,
+          r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now}, r.started_at, 0, NULL, r.asked, r.ends, r.undoing,
+          r.parent_id::text, {now}, r.dag_id::text, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
+          r.unrecorded_losses;
 
 -- name: prune_starts
 -- What no window reaches any more, of the whole queue or of its keys; and what was logged before the clock stepped back.
