@@ -92,6 +92,11 @@ class Settings:
     """New objects between two collections of Python's garbage collector while a worker of up to 100 runs at once works
     (700 by default, which costs a fifth of the speed), and in proportion for one of more: what runs hold is no garbage.
     0 leaves it as it is, and so does a higher one of the application's own."""
+    switch_interval: float = 0.0
+    """Seconds after which a thread of Python gives way to others (``sys.setswitchinterval``) while a worker works, if
+    that is shorter than it was. On SQLite the writer's thread waits so long each time that it comes back from the
+    database. 0 leaves it as it is, because it is the whole process's. ``stepfast worker``, whose process is its own,
+    takes 0.001 on SQLite in place of 0."""
 
     # -- keeping
     retention: float | timedelta | None = 30 * _DAY

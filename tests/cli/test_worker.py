@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 import structlog
 
+from stepfast import Settings, Stepfast
 from stepfast.cli.command import CHILD_URL, Session
-from stepfast.cli.worker import child_command, log_to_stderr
+from stepfast.cli.worker import _switch_interval, child_command, log_to_stderr
 from tests.cli.conftest import Shop, Verbs
 from tests.cli.processes import PATIENCE, Processes, Spoken
 from tests.support.logs import logging_as_before
@@ -96,6 +97,13 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_does_not_wait(
     assert_given_back(stepfast, run_id)
 
 
+def test_threads_take_short_turns_on_sqlite_unless_the_settings_say_otherwise() -> None:
+    """On Postgres nothing waits for them."""
+    assert _switch_interval(Stepfast("sqlite:///some.db")) == 0.001
+    assert _switch_interval(Stepfast("sqlite:///some.db", settings=Settings(switch_interval=0.005))) is None
+    assert _switch_interval(Stepfast("postgresql://me@localhost/some")) is None
+
+
 def test_ctrl_c_is_heard_while_the_event_loop_is_blocked(shop: Shop, spawn: Processes) -> None:
     """No run can be released then, but the process ends."""
     shop.write(
@@ -106,7 +114,7 @@ from stepfast import Stepfast
 app = Stepfast()
 @app.task
 async def stuck():
-    print("stuck now", file=sys.stderr, flush=True)
+    print(f"stuck now, in turns of {sys.getswitchinterval():g} s", file=sys.stderr, flush=True)
     while True:
         time.sleep(60)
 """,
@@ -114,7 +122,7 @@ async def stuck():
     worker = spawn("worker", "stuck:app", "--log-json")
     worker.hear("started")
     spawn("start", "stuck", "--app", "stuck:app").ended()
-    worker.hear("stuck now")
+    worker.hear(f"stuck now, in turns of {0.001 if shop.url.startswith('sqlite') else 0.005:g} s")
     for said in ("waiting up to 30 s for 1 run", "ending at once", "when the lease is over"):
         worker.send(INT)
         assert json.loads(worker.hear(said)[0])["level"] == "info"

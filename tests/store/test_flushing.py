@@ -503,6 +503,21 @@ async def test_one_foreign_place_keeps_all_records_out(scene: Scene, run: Claime
         assert await scene.rows.dump() == before
 
 
+async def test_a_foreign_place_in_a_large_batch_keeps_out_its_run_alone(scene: Scene) -> None:
+    """Last of so many records that some databases write them by several statements."""
+    await scene.start_many(8)
+    *others, run = await scene.claim(8)
+    await scene.flush(step(run, 2, '"theirs"'))
+    again = await scene.again(run)
+    before = await outputs(scene, run)
+    entries = [step(each, position) for each in (*others, again) for position in range(3)]
+    answer = await scene.flush(*entries, *map(completed, others))
+    assert answer.lost == {run.id}
+    assert await outputs(scene, run) == before
+    for other in others:
+        assert len(await outputs(scene, other)) == 3
+
+
 async def test_who_lost_the_run_closes_nothing(scene: Scene, run: Claimed, form: Form) -> None:
     await scene.flush(form(opened(run, 0, '"open"')))
     await scene.again(run)

@@ -15,7 +15,7 @@ from stepfast import Run, RunCancelled, RunInfo, Settings, Stepfast
 from stepfast.model.ids import new_id
 from stepfast.model.names import CHECKS
 from stepfast.store.answers import Wakeups
-from stepfast.worker.worker import Worker, collector
+from stepfast.worker.worker import Worker, interpreter
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, eventually
 
@@ -126,7 +126,7 @@ async def _kill(worker: Worker) -> None:
     duties = worker.duties
     duties.stopping = duties.claimer.stopped = True
     duties.unsubscribe()
-    collector.restore(worker)
+    interpreter.restore(worker)
     for duty in worker._tasks:
         duty.cancel()
     await asyncio.gather(*worker._tasks, return_exceptions=True)

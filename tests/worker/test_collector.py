@@ -1,14 +1,15 @@
-"""Python's garbage collector while workers work."""
+"""Python's garbage collector, and the turns of its threads, while workers work."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from stepfast import Context, Stepfast
+from stepfast import Context, Settings, Stepfast
 from stepfast.engine.execution import Execution
 
 EASED = 10_000
@@ -48,10 +49,20 @@ async def test_an_application_s_own_choice_is_left(sqlite_url: str, own: int) ->
 
 
 async def test_it_can_be_left_alone(sqlite_url: str, usual: tuple[int, int, int]) -> None:
-    from stepfast import Settings
-
     async with Stepfast(sqlite_url, settings=Settings(gc_threshold=0)) as app, app.worker():
         assert gc.get_threshold() == usual
+
+
+async def test_threads_take_shorter_turns_until_the_last_worker_has_stopped(sqlite_url: str) -> None:
+    before = sys.getswitchinterval()
+    async with Stepfast(sqlite_url) as app, app.worker():
+        assert sys.getswitchinterval() == before  # by default it is left alone
+    async with Stepfast(sqlite_url, settings=Settings(switch_interval=before / 5)) as app:
+        async with app.worker(), app.worker():
+            assert sys.getswitchinterval() == pytest.approx(before / 5)
+        assert sys.getswitchinterval() == before
+    async with Stepfast(sqlite_url, settings=Settings(switch_interval=2 * before)) as app, app.worker():
+        assert sys.getswitchinterval() == before  # which is shorter
 
 
 @pytest.mark.parametrize("plain", [False, True])

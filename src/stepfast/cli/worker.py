@@ -190,8 +190,19 @@ def worker(
             _work(
                 application, _watch(application, health), queues=names or None, concurrency=concurrency, lease=lease,
                 poll_interval=poll_interval, shutdown_grace=shutdown_grace,
+                switch_interval=_switch_interval(application),
             )
         )  # fmt: skip
+
+
+_OWN_SWITCH_INTERVAL = 0.001
+"""Python's is 0.005, with which SQLite's writer waits longest for the interpreter's lock while handlers are busy."""
+
+
+def _switch_interval(app: Stepfast) -> float | None:
+    """Return how often threads take turns in this process, which is the worker's own; None: as the settings say."""
+    own = app.url.kind == "sqlite" and not app.settings.switch_interval
+    return _OWN_SWITCH_INTERVAL if own else None
 
 
 def _watch(app: Stepfast, health: tuple[str, int] | None) -> contextlib.AbstractAsyncContextManager[object]:

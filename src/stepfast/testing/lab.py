@@ -27,7 +27,7 @@ from ..runtime import override_app, stands_in_everywhere
 from ..settings import Settings
 from ..store import Store
 from ..store.sqlite.store import SqliteStore
-from ..worker.worker import Worker, collector
+from ..worker.worker import Worker, interpreter
 from .clock import LabClock
 from .doubles import Doubles, Hanging, LabObservers, LabTransport, name_in_lab
 
@@ -129,7 +129,7 @@ def kill(worker: Worker) -> None:
     duties = worker.duties
     duties.stopping = duties.claimer.stopped = duties.sweeper.stopped = duties.remote_dispatcher.stopped = True
     duties.unsubscribe()
-    collector.restore(worker)
+    interpreter.restore(worker)
     duties.executor.lose_all()
     for task in (*worker._tasks, *duties.chores):
         task.cancel()

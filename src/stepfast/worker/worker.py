@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
@@ -36,30 +37,42 @@ _USUAL_SLOTS = 100
 """So many runs at once the setting is meant for."""
 
 
-class Collector:
-    """The garbage collector of this process, as its workers want it."""
+class Interpreter:
+    """What workers change of this process's Python while they work: how often it looks for garbage, and how often its
+    threads take turns."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._workers: set[object] = set()
-        self._before: tuple[int, int, int] | None = None
+        self._threshold: tuple[int, int, int] | None = None
+        self._interval: float | None = None
+        """What they were before, if they were changed."""
 
-    def ease(self, worker: object, threshold: int) -> None:
-        """A worker starts. An application that has chosen a higher threshold itself, or none, is left alone."""
+    def ease(self, worker: object, threshold: int, interval: float = 0) -> None:
+        """A worker starts. An application that has chosen a higher threshold itself, or none, is left alone, and so is
+        one with a shorter interval."""
         with self._lock:
             self._workers.add(worker)
             before = gc.get_threshold()
             if 0 < before[0] < threshold:
-                self._before = self._before or before
+                self._threshold = self._threshold or before
                 gc.set_threshold(threshold, *before[1:])
+            if 0 < interval < (usual := sys.getswitchinterval()):
+                self._interval = self._interval or usual
+                sys.setswitchinterval(interval)
 
     def restore(self, worker: object) -> None:
         """A worker has stopped; after the last one everything is as it was."""
         with self._lock:
             self._workers.discard(worker)
-            if not self._workers and self._before is not None:
-                gc.set_threshold(*self._before)
-                self._before = None
+            if self._workers:
+                return
+            if self._threshold is not None:
+                gc.set_threshold(*self._threshold)
+                self._threshold = None
+            if self._interval is not None:
+                sys.setswitchinterval(self._interval)
+                self._interval = None
 
 
 def threshold_for(settings: Settings) -> int:
@@ -68,7 +81,7 @@ def threshold_for(settings: Settings) -> int:
     return settings.gc_threshold * max(_USUAL_SLOTS, settings.concurrency) // _USUAL_SLOTS
 
 
-collector = Collector()
+interpreter = Interpreter()
 
 
 class WorkerRuntime:
@@ -511,7 +524,7 @@ class Worker:
             await to_the_end(self._sign_off)
             raise
         self._logger.info("worker %s started: %s", self.id, ", ".join(self._context.me.served()) or "no workflows")
-        collector.ease(self, threshold_for(self._settings))
+        interpreter.ease(self, threshold_for(self._settings), self._settings.switch_interval)
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
@@ -569,7 +582,7 @@ class Worker:
         cannot be given back now is reaped after the lease. Safe to repeat."""
         self.duties.heartbeat.tell_to_stop()  # first: whatever comes next, nobody must take us for alive any more
         self.duties.unsubscribe()
-        collector.restore(self)
+        interpreter.restore(self)
         await self._end_claim()  # a claim that is cut off may still be carried out, for a worker that has left by then
         await self._bounded(self._hand_over(), _GIVE_BACK, "giving runs back")
         self.duties.journal.give_up()

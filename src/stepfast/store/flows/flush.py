@@ -24,6 +24,36 @@ from .starts import insert_runs
 
 _DURATION = StepDone._fields.index("duration_ms")
 
+Columns = tuple[tuple[Any, ...], ...]
+"""Records of steps as columns, in the order of the fields of ``StepDone``."""
+NO_COLUMNS: Columns = ((),) * len(StepDone._fields)
+
+
+def columns_of(steps: Sequence[StepDone]) -> Columns:
+    """Records of steps, turned into columns."""
+    return tuple(zip(*steps, strict=True)) if steps else NO_COLUMNS
+
+
+def are_usual(steps: Columns) -> bool:
+    """Whether all of these have the shape that one short statement writes: completed steps of the main branch, tried
+    once."""
+    _, _, branches, _, _, _, kinds, statuses, _, errors, _, attempts, _, _, _, undos, losses = steps
+    count = len(branches)
+    return (
+        statuses.count(status.COMPLETED) == count
+        and branches.count("") == count
+        and kinds.count("step") == count
+        and attempts.count(1) == count
+        and undos.count(None) == count
+        and losses.count(None) == count
+        and errors.count(None) == count
+    )
+
+
+def is_usual_end(move: Transition) -> bool:
+    """Whether a run leaves with its result, and nothing else comes of it."""
+    return move.status == status.COMPLETED and move.successor is None and move.settled is None
+
 
 def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     """A run that is being cancelled starts no more children, and sends no more remote steps: they would not be

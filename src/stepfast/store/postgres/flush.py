@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import asyncpg
 
-from ...model import status
 from ...model.records import Batch, FlushAnswer
-from ..flows.flush import flush
+from ..flows.flush import Columns, are_usual, columns_of, flush, is_usual_end
 from .connections import Continuity, KeptConnection
 from .transactions import Driver
 
@@ -42,8 +40,7 @@ def texts(column: Sequence[str | None]) -> str | None:
 
 _RUN_ID, _CLAIM, _BRANCH, _POSITION, _SEQ, _NAME, _KIND, _STATUS = range(8)
 _OUTPUT, _ERROR, _ARGUMENTS, _ATTEMPTS, _DURATION, _LINE, _FORMAT, _UNDO, _LOSSES = range(8, 17)
-_NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 17
-"""StepDone as columns, in the order of its fields."""
+"""The fields of StepDone."""
 
 
 class Flusher:
@@ -59,7 +56,7 @@ class Flusher:
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write what passes the fence; say what did not."""
-        columns = tuple(zip(*batch.steps, strict=True)) if batch.steps else _NO_COLUMNS
+        columns = columns_of(batch.steps)
         if _is_usual(batch, columns):
             answer = await self._flush_usual(worker, batch, columns)
             if answer is not None:
@@ -68,7 +65,7 @@ class Flusher:
 
     # -- the usual freight: one statement, one round trip ----------------------------------------------------
 
-    async def _flush_usual(self, worker: str, batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> FlushAnswer | None:
+    async def _flush_usual(self, worker: str, batch: Batch, columns: Columns) -> FlushAnswer | None:
         """None: not everything could be written, and so nothing was."""
         ended = batch.transitions
         words = [texts(columns[which]) for which in (_NAME, _OUTPUT, _ARGUMENTS, _LINE)]
@@ -109,20 +106,9 @@ class Flusher:
             return await self._driver.run(connection, flush(worker, batch, self._continuity.met))
 
 
-def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
+def _is_usual(batch: Batch, columns: Columns) -> bool:
     """Whether everything has the shape that one short statement writes."""
     if batch.tries or batch.running or batch.joint or batch.values or batch.streams:
         return False
-    if not all(t.status == status.COMPLETED and t.successor is None and t.settled is None for t in batch.transitions):
-        return False
-    count = len(batch.steps)
     formats = {*columns[_FORMAT], *(t.format for t in batch.transitions)}
-    return (
-        columns[_STATUS].count(status.COMPLETED) == count
-        and columns[_BRANCH].count("") == count
-        and columns[_KIND].count("step") == count
-        and columns[_ATTEMPTS].count(1) == count
-        and columns[_UNDO].count(None) == count
-        and columns[_LOSSES].count(None) == count
-        and len(formats) == 1
-    )
+    return all(map(is_usual_end, batch.transitions)) and are_usual(columns) and len(formats) == 1

@@ -18,8 +18,11 @@ import msgspec
 
 from ..sql import Each
 
-_WIDTHS = (100, 20, 5, 1)
-"""Rows per statement. Few widths, so that the prepared statements are found again."""
+_WIDTHS = tuple(2**power for power in range(9, -1, -1))
+"""Rows per statement, from 512 to 1. Few widths, so that the prepared statements are found again; powers of two, so
+that any number of rows takes few statements."""
+_MOST_PLACES = 32_766
+"""Values that SQLite binds to one statement."""
 _WIDE = "json_group_array("
 """A question that answers with one text instead of many rows."""
 _VALUES = re.compile(r"VALUES (\([^()]*\?[^()]*\))")
@@ -28,13 +31,24 @@ _VALUES = re.compile(r"VALUES (\([^()]*\?[^()]*\))")
 def execute_wide(database: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
     """Run a statement that has ``VALUES (?, …)`` once for all rows; how many it wrote. (The connection's own count of
     changes would include what somebody's triggers wrote.)"""
+    return execute_flat(database, sql, list(chain.from_iterable(rows)), len(rows)) if rows else 0
+
+
+def execute_flat(database: sqlite3.Connection, sql: str, values: list[Any], count: int) -> int:
+    """The same for the values of so many rows, one row after the other."""
+    columns = len(values) // count
     begin = written = 0
     for width in _WIDTHS:
-        while len(rows) - begin >= width:
-            values = list(chain.from_iterable(rows[begin : begin + width]))
-            written += database.execute(_widened(sql, width), values).rowcount
+        while count - begin >= width and width * columns <= _MOST_PLACES:
+            part = values if width == count else values[begin * columns : (begin + width) * columns]
+            written += database.execute(_widened(sql, width), part).rowcount
             begin += width
     return written
+
+
+def fits_one_statement(count: int) -> bool:
+    """Whether so many rows of a few columns are written by one statement."""
+    return count in _WIDTHS
 
 
 def fetch_wide(database: sqlite3.Connection, sql: str, values: Iterable[Any]) -> list[list[Any]]:
@@ -64,6 +78,6 @@ def _value(argument: Any) -> Any:
     return msgspec.json.encode(argument).decode() if isinstance(argument, list) else argument
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _widened(sql: str, width: int) -> str:
     return _VALUES.sub(lambda match: "VALUES " + ", ".join([match[1]] * width), sql, count=1)

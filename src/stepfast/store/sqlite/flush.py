@@ -8,22 +8,37 @@ needs no more of their rows than the fence does. Runs that go anywhere else have
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Any
 
-from ...model import status
-from ...model.records import Batch, FlushAnswer, Transition
+import msgspec
+
+from ...model.records import Batch, FlushAnswer, StepDone
 from ..flows.base import Rows
-from ..flows.flush import bar, find_earlier, record_beside, step_rows, steps_of, tell
+from ..flows.flush import (
+    are_usual,
+    bar,
+    columns_of,
+    find_earlier,
+    is_usual_end,
+    record_beside,
+    step_rows,
+    steps_of,
+    tell,
+)
 from ..flows.flush import flush as flush_moves
-from .bulk_rows import execute_wide, fetch, fetch_wide
+from .bulk_rows import execute_flat, execute_wide, fetch, fits_one_statement
 from .driver import drive
 
 _FEW = 32
-"""Up to this many runs are looked up one by one; beyond, one walk over all that the worker holds is quicker."""
+"""Up to this many runs are looked up by their ids; beyond, one walk over all that the worker holds is quicker."""
+_decode_held = msgspec.json.Decoder(list[tuple[str, int, str | None]]).decode
 
 
 def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch) -> FlushAnswer:
     """Write what passes the fence; say what did not."""
-    moving = {move.run_id for move in batch.transitions if not _is_usual(move)}
+    moving = {move.run_id for move in batch.transitions if not is_usual_end(move)}
     if not moving:
         return _flush_short(database, sql, worker, batch)
     moved = drive(database, sql, flush_moves(worker, batch.part(lambda e: e.run_id in moving), _no_server))
@@ -31,10 +46,6 @@ def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch:
     if not others.claims:
         return moved
     return _flush_short(database, sql, worker, others, moved.now_ms).with_that_of(moved)
-
-
-def _is_usual(move: Transition) -> bool:
-    return move.status == status.COMPLETED and move.successor is None and move.settled is None
 
 
 def _no_server(_: int | None) -> None:
@@ -48,12 +59,12 @@ def _flush_short(
     database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch, now: int = 0
 ) -> FlushAnswer:
     """Write these at a time, which is looked up if it is not given: one flush has one time."""
-    answer = FlushAnswer(now or database.execute(sql["now"]).fetchone()[0])
+    answer = FlushAnswer(now)
     batch = _passing(batch, _fence(database, sql, worker, batch, answer), answer)
     if batch.joint:
         drive(database, sql, bar(batch, answer))
     if batch.steps or batch.joint:
-        batch = _record_steps(database, sql, batch, answer)
+        batch = _record(database, sql, batch, answer)
     if batch.joint or batch.tries or batch.running or batch.values or batch.streams:
         drive(database, sql, record_beside(batch, answer))
     if moves := batch.transitions:
@@ -65,12 +76,15 @@ def _flush_short(
 def _fence(
     database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch, answer: FlushAnswer
 ) -> dict[str, int]:
-    """Run → the claim number under which this worker holds it; and what operators ask of the runs in the batch."""
+    """Run → the claim number under which this worker holds it; and what operators ask of the runs in the batch. The
+    time comes with it, because each statement may have to wait for Python's lock."""
     ids = {entry.run_id for entry in batch.entries()}
     if len(ids) <= _FEW:
-        held = [(i, *row) for i in ids for row in database.execute(sql["held_run"], (i, worker)).fetchall()]
+        row = database.execute(sql["held_some"], (msgspec.json.encode(list(ids)).decode(), worker)).fetchone()
     else:
-        held = [tuple(row) for row in fetch_wide(database, sql["held_all"], (worker,))]
+        row = database.execute(sql["held_all"], (worker,)).fetchone()
+    answer.now_ms = answer.now_ms or row[0]
+    held = _decode_held(row[1])
     answer.asked = {run_id: asked for run_id, _, asked in held if asked is not None and run_id in ids}
     return {run_id: claim for run_id, claim, _ in held}
 
@@ -85,6 +99,37 @@ def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> Batch
     answer.lost = refused - passed.claims.keys()
     answer.asked = {run_id: asked for run_id, asked in answer.asked.items() if run_id not in answer.lost}
     return passed
+
+
+def _record(database: sqlite3.Connection, sql: dict[str, str], batch: Batch, answer: FlushAnswer) -> Batch:
+    """Record the steps of a batch; what is left of it."""
+    if batch.joint or not (usual := _usual_values(batch.steps, answer.now_ms)):
+        return _record_steps(database, sql, batch, answer)
+    whole = fits_one_statement(len(batch.steps))  # which undoes itself
+    if not whole:
+        database.execute("SAVEPOINT stepfast_usual")
+    try:
+        execute_flat(database, sql["record_usual_steps"], usual, len(batch.steps))
+    except sqlite3.IntegrityError:
+        if not whole:
+            database.execute("ROLLBACK TO stepfast_usual")
+        batch = _record_steps(database, sql, batch, answer)
+    if not whole:
+        database.execute("RELEASE stepfast_usual")
+    return batch
+
+
+def _usual_values(steps: Sequence[StepDone], now: int) -> list[Any]:
+    """Their values for the short statement, one row after the other; none, if one of them needs the long one."""
+    columns = columns_of(steps)
+    if not are_usual(columns):
+        return []
+    ids, claims, _, positions, seqs, names, _, _, outputs, _, arguments, _, durations, lines, formats, _, _ = columns
+    began = [now - duration for duration in durations]
+    rows = zip(
+        ids, claims, positions, seqs, names, outputs, arguments, lines, formats, began, repeat(now), strict=False
+    )
+    return list(chain.from_iterable(rows))
 
 
 def _record_steps(database: sqlite3.Connection, sql: dict[str, str], batch: Batch, answer: FlushAnswer) -> Batch:

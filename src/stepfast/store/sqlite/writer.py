@@ -278,25 +278,33 @@ class Writer(ConnectionThread):
             self._begin()
 
     def _run_until_spoiled(self, jobs: list[Job[Any]]) -> Job[Any] | None:
+        alone = len(jobs) == 1
         for job in jobs:
             try:
-                self._run(job)
+                self._run(job, alone)
             except Undone as error:
                 job.error = error
                 return job
         return None
 
-    def _run(self, job: Job[Any]) -> None:
-        self._database.execute("SAVEPOINT stepfast_job")
+    def _run(self, job: Job[Any], alone: bool) -> None:
+        """A job that has the transaction to itself needs no savepoint: each statement less is one wait for Python's
+        lock less."""
+        if not alone:
+            self._database.execute("SAVEPOINT stepfast_job")
         job.error = None  # of an earlier round
         try:
             job.result = job.work(self._database)
         except Exception as error:
             if not self._database.in_transaction:
                 raise  # a full disk and its like, or a user's function: SQLite has rolled back the whole group
-            self._database.execute("ROLLBACK TO stepfast_job")
+            if alone:
+                self._database.rollback()
+            else:
+                self._database.execute("ROLLBACK TO stepfast_job")
             job.error = self._troubles.explain(error)
-        self._database.execute("RELEASE stepfast_job")
+        if not alone:
+            self._database.execute("RELEASE stepfast_job")
 
     def _roll_back(self) -> None:
         try:
