@@ -17,11 +17,13 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from .cancellation import seen
-from .errors import ConfigurationError
+from .errors import ConfigurationError, ContextMisuse
 
 T = TypeVar("T")
 
 _callers: ContextVar[CallersThread | None] = ContextVar("stepfast_callers_thread", default=None)
+_transaction: ContextVar[list[str] | None] = ContextVar("stepfast_transaction", default=None)
+"""Set in the function of a transaction, and in all that it begins; emptied when it has returned."""
 
 
 class CallersThread:
@@ -73,6 +75,28 @@ def refuse_without_loop() -> None:
         raise ConfigurationError(
             "connection= belongs to an event loop, and app.sync cannot use it: write `await app.start(…)` in that "
             "loop, or pass a connection that needs none"
+        )
+
+
+@contextlib.contextmanager
+def in_transaction(step: str) -> Iterator[None]:
+    """Mark what is called in the block as the function of a transaction."""
+    inside = [step]
+    token = _transaction.set(inside)
+    try:
+        yield
+    finally:
+        inside.clear()
+        _transaction.reset(token)
+
+
+def refuse_in_transaction() -> None:
+    """Refuse a write that would wait for the transaction in whose function it is made, which waits for it."""
+    if inside := _transaction.get():
+        raise ContextMisuse(
+            f"the function of ctx.transaction {inside[0]!r} made a call that writes to the database beside its "
+            "transaction. SQLite has one writer, which executes this function: the call would wait for it without "
+            "end. Pass connection= (start, signal), or make the call after the transaction"
         )
 
 

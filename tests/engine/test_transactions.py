@@ -334,6 +334,26 @@ async def test_a_coroutine_function_is_refused_on_sqlite(app: Stepfast) -> None:
     assert "plain def" in error.message
 
 
+@only_sqlite
+async def test_calls_inside_that_would_wait_for_the_one_writer_are_refused(app: Stepfast) -> None:
+    """The writer executes the function, and would wait for itself; so would all that the process writes."""
+    other = await app.start(listener(app, name="other"))
+
+    def cancelled(connection: Any) -> None:
+        app.sync.get(other.id).cancel()
+
+    assert "has one writer" in (await refusal(app, cancelled)).message
+
+    def read(connection: Any) -> str:
+        return str(app.sync.get(other.id).info().status)
+
+    @app.workflow
+    async def reading(ctx: Context) -> str:
+        return await ctx.transaction(read)
+
+    assert await (await drained(app, reading)).result(timeout=PATIENCE) == "waiting"
+
+
 async def test_calls_of_the_context_inside_are_refused(app: Stepfast) -> None:
     """Rule 29: they would wait for a journal that may wait for this very transaction."""
 

@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from ..caller_thread import in_transaction
 from ..cancellation import seen
 from ..errors import DatabaseRefused, LeaseLost
 from ..model import status
@@ -96,7 +97,11 @@ class TransactionCall(StepCall[T]):
     def _inside(self, connection: Any) -> Any:
         """Called where the database wants it, perhaps in another thread: the code is still inside this step."""
         assert self._context is not None
-        return self._context.run(self._work.function, connection, *self._args, **self._kwargs)
+        return self._context.run(self._call_inside, connection)
+
+    def _call_inside(self, connection: Any) -> Any:
+        with in_transaction(self.name):
+            return self._work.function(connection, *self._args, **self._kwargs)
 
     def _record_of(self, result: Any) -> StepDone:
         output, _ = self._execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)

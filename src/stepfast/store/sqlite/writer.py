@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
+from ...caller_thread import refuse_in_transaction
 from ...errors import DatabaseUnavailable
 from .connections import patiently
 from .ctx_transaction import Undone
@@ -245,6 +246,11 @@ class Writer(ConnectionThread):
         self._others_at = -_LATELY
         self._told_at = 0.0
         self._news = False
+
+    async def do(self, work: Work[T]) -> T:
+        """Have it done with the next group; refused to the function of a transaction, which is part of one."""
+        refuse_in_transaction()
+        return await super().do(work)
 
     # -- one group ------------------------------------------------------------------------------------------
 
