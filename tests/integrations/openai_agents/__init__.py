@@ -1,0 +1,1 @@
+"""Runs of the OpenAI Agents SDK within workflows."""
