@@ -142,11 +142,14 @@ def schema(dialect: Dialect) -> str:
     return re.sub(r"--[^\n]*", "", text).replace("{schema}.", "").replace("{prefix}", "")
 
 
+ONLY_ON_POSTGRES = {"turns"}
+
+
 @pytest.mark.parametrize("dialect", [POSTGRES, SQLITE], ids=lambda dialect: dialect.name)
 def test_every_table_and_column_is_described(dialect: Dialect) -> None:
     described = sections()
     tables = re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema(dialect), re.DOTALL)
-    assert {name for name, _ in tables} == set(described)
+    assert {name for name, _ in tables} == set(described) - (ONLY_ON_POSTGRES if dialect is SQLITE else set())
     for name, body in tables:
         columns = set(re.findall(r"^ {4}([a-z_]+) ", body, re.MULTILINE))
         assert columns <= described[name], f"{name}: {sorted(columns - described[name])}"

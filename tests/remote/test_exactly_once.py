@@ -290,7 +290,7 @@ async def test_tables_that_somebody_is_just_making_are_no_error(postgres_url: st
     await other.fetch(transport.script().split(";\n")[0])
     opening = asyncio.create_task(transport.open())
     try:
-        await eventually(lambda: _waits(operator, "transactionid"))
+        await eventually(lambda: _waits(operator, 1))
         await other.fetch("COMMIT")
         await asyncio.wait_for(opening, PATIENCE)
         assert await transport.lost(["run:0"]) == ["run:0"]
@@ -306,19 +306,19 @@ async def test_only_one_of_ours_makes_the_tables(postgres_url: str) -> None:
     await blocker.fetch(first.script().split(";\n")[0])
     opening = [asyncio.create_task(first.open())]
     try:
-        await eventually(lambda: _waits(operator, "transactionid"))
+        await eventually(lambda: _waits(operator, 1))
         opening.append(asyncio.create_task(second.open()))
-        await eventually(lambda: _waits(operator, "advisory"))
+        await eventually(lambda: _waits(operator, 2))
     finally:
         await blocker.fetch("ROLLBACK")
         await asyncio.gather(*opening)
         await asyncio.gather(*(one.close() for one in (first, second, blocker, operator)))
 
 
-async def _waits(tables: Tables, lock: str) -> bool:
-    """Whether somebody waits for a lock of this kind."""
-    sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = ?::text"
-    return bool(await tables.fetch(sql, lock))
+async def _waits(tables: Tables, count: int) -> bool:
+    """Whether so many sessions wait for a lock."""
+    sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return len(await tables.fetch(sql)) == count
 
 
 def _nested(depth: int) -> Any:

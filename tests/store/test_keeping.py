@@ -238,7 +238,7 @@ async def test_a_locked_run_is_left_for_the_next_time_and_two_workers_do_not_do_
     seen = await scene.store.ended([one.id, two.id])
     await scene.rows.fetch("BEGIN")
     await scene.rows.fetch("SELECT 1 FROM [runs] WHERE id = ? FOR NO KEY UPDATE", one.id)
-    await scene.rows.fetch("SELECT pg_advisory_xact_lock(hashtextextended('stepfast keeping \"stepfast\"', 0))")
+    await scene.rows.fetch("SELECT 1 FROM [turns] WHERE name = 'removal' FOR NO KEY UPDATE")
     async with asyncio.timeout(10):
         assert await twin.remove(seen, alone=True) is None
         gone = await twin.remove(seen)

@@ -29,7 +29,7 @@ from ..task_store import (
 _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"
 """The database's clock in milliseconds, when the statement came."""
 _ALREADY_MADE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError)
-"""Errors if a process that takes no lock makes the same table at the same time."""
+"""Errors if another process has made the same table at the same time."""
 _TIMES = 5
 _PACKAGE = __package__ or ""
 
@@ -106,7 +106,8 @@ class PostgresDatabase:
         self._sql = self._statements(*found)
 
     async def create(self) -> bool:
-        """Make the tables under a lock, unless they exist. Other implementations take no lock, and may interfere."""
+        """Make the tables, unless they exist. Of two processes that make them, the second waits for the first,
+        fails, and then finds them."""
         for _ in range(_TIMES):
             with contextlib.suppress(*_ALREADY_MADE):
                 return await self._create()
@@ -119,9 +120,6 @@ class PostgresDatabase:
                 if await self._exist(work):
                     return False
                 async with transaction(connection):
-                    await work.fetch("lock", name=self._names[0])
-                    if await self._exist(work):
-                        return False
                     for statement in split_statements(self._script["create"]):
                         await connection.execute(statement)
                     return True

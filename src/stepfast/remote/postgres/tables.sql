@@ -14,10 +14,6 @@ SELECT has_table_privilege(t.id, 'SELECT') AND has_table_privilege(t.id, 'INSERT
        AND has_table_privilege(t.id, 'UPDATE') AND has_table_privilege(t.id, 'DELETE')
 FROM (SELECT to_regclass(:name::text)::oid) AS t(id);
 
--- name: lock
--- One process at a time makes the tables.
-SELECT pg_advisory_xact_lock(hashtextextended('stepfast transport ' || :name::text, 0));
-
 -- name: create
 -- The two tables of the contract, and the index by which workers find what is due.
 CREATE TABLE IF NOT EXISTS {tasks} (

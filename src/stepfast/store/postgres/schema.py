@@ -4,9 +4,11 @@ doctor`` reads.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -17,6 +19,16 @@ from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refus
 from ..sql import fill, load_statements, split_statements
 from .connections import HELD, qualify
 from .transactions import transaction
+
+T = TypeVar("T")
+
+_PAUSE = 0.05
+"""Seconds between two tries to change the tables while another process does."""
+_CHANGED_BY_ANOTHER = (
+    asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateSchemaError,
+    asyncpg.UndefinedTableError,
+)  # fmt: skip
+_TRIES = 3
 
 OPERATING = ("cancel", "resume", "reschedule")
 """Functions that are granted to the worker's role alone; the other functions do nothing that a role may not do."""
@@ -198,15 +210,12 @@ class Schema:
         return state_of(self._known, int(rows["version"]), int(rows["compatible_from"]))
 
     async def migrate(self, connection: Any) -> list[str]:
-        """Apply what is pending, everything in one transaction under one lock."""
-        state = await self.state(connection)
-        refuse_too_new(state)
-        if not state.pending:
-            return []
-        async with transaction(connection):
-            await connection.execute(self._sql["lock"], self._schema)
-            state = await self.state(connection)
+        """Apply what is pending, everything in one transaction, one process at a time."""
+
+        async def apply(state: SchemaState) -> list[str]:
             refuse_too_new(state)
+            if not state.pending:
+                return []
             made_schema = not await connection.fetchval(self._sql["schema_exists"], self._schema)
             if made_schema:
                 await connection.execute(self._sql["create_schema"])
@@ -218,10 +227,31 @@ class Schema:
                     await connection.execute(self._sql["put_meta"], key, value)
             if made_schema:
                 await connection.execute(self._sql["put_meta"], _MADE_SCHEMA, "yes")
-            await self._grant_anew(connection)
+            await self._grant_added(connection)
             return state.pending
 
-    async def _grant_anew(self, connection: Any) -> None:
+        state = await self.state(connection)
+        refuse_too_new(state)
+        return await self._one_at_a_time(connection, apply) if state.pending else []
+
+    async def _one_at_a_time(self, connection: Any, change: Callable[[SchemaState], Awaitable[T]]) -> T:
+        """Change the tables in a transaction. Where there are none, the first statement that makes something waits for
+        another process that makes the same, and fails when that has committed. A lock in `meta` is polled, because a
+        session that waits for it keeps the table from being dropped."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                while True:
+                    async with transaction(connection):
+                        state = await self.state(connection)
+                        if state.version == 0 or await connection.fetch(self._sql["lock_meta"]):
+                            return await change(await self.state(connection))
+                    await asyncio.sleep(_PAUSE)
+            except _CHANGED_BY_ANOTHER:
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _grant_added(self, connection: Any) -> None:
         """If there are roles of least privilege, they hear of what was added."""
         if await connection.fetchval(self._roles.known, self._schema):
             for statement in self._roles.grants:
@@ -230,9 +260,8 @@ class Schema:
     async def drop(self, connection: Any) -> None:
         """What the migrations made, by name: in the same schema there may be tables of others. The schema goes too, if
         a migration made it and nothing is left in it."""
-        async with transaction(connection):
-            await connection.execute(self._sql["lock"], self._schema)
-            state = await self.state(connection)
+
+        async def remove(state: SchemaState) -> None:
             refuse_to_drop(state)
             if state.version == 0:
                 return
@@ -241,6 +270,8 @@ class Schema:
                 await self._drop_all(connection, kind)
             if made_schema:
                 await self._drop_schema(connection)
+
+        await self._one_at_a_time(connection, remove)
 
     async def _drop_all(self, connection: Any, kind: str) -> None:
         """In one statement, because views are made of each other. What somebody else has built upon is not dropped."""

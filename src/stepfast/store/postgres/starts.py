@@ -109,7 +109,10 @@ class Starts:
 
     async def _insert_bounded(self, connection: Any, runs: Sequence[NewRun], bound: Bound) -> None:
         count, far = self._sql["count_ready"], bound.beyond(len(runs))
-        await connection.fetch(self._sql["lock_starts"], bound.queue)
+        turn = f"starts {bound.queue}"
+        if not await connection.fetch(self._sql["take_turn"], turn):
+            await connection.execute(self._sql["make_turn"], turn)
+            await connection.fetch(self._sql["take_turn"], turn)
         before = await connection.fetchval(count, bound.queue, far)
         await self.insert(connection, runs)
         bound.check(before, await connection.fetchval(count, bound.queue, far))

@@ -66,8 +66,12 @@ CROSS JOIN LATERAL (
 ) AS w;
 
 -- name: remover_turn
--- Whether nobody else takes runs away just now because they are old. Until the end of this transaction it is our turn.
-SELECT pg_try_advisory_xact_lock(hashtextextended('stepfast keeping {schema}', 0)) AS ours;
+-- Whether no other worker removes old runs now. Then it is this one's turn until the end of its transaction. If the row
+-- of this turn was deleted, all may: each run is removed once, because its row is locked.
+WITH turn AS MATERIALIZED (
+    SELECT name FROM {schema}.turns WHERE name = 'removal' FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT EXISTS (SELECT 1 FROM turn) OR NOT EXISTS (SELECT 1 FROM {schema}.turns WHERE name = 'removal') AS ours;
 
 -- name: join_links
 -- A chain is closed where links were taken out: each of $1 went on as what stands in $2.

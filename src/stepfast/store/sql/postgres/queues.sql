@@ -1,4 +1,4 @@
--- Queues: how they stand, and how starts into one wait for each other.
+-- Queues: how they stand, and how starts into one take turns.
 
 -- override: queue_depths
 -- How queues stand: what is ready (or due, and about to be), when the first became so, what workers hold, what
@@ -22,6 +22,10 @@ FROM (
     FROM {schema}.runs WHERE visible_at IS NOT NULL AND place IS NULL AND status = 'queued' GROUP BY queue
 ) AS parts GROUP BY queue;
 
--- name: lock_starts
--- One bounded start into a queue at a time. It needs no right to any table, and is held to the end of the transaction.
-SELECT pg_advisory_xact_lock(hashtextextended('stepfast starts {schema} ' || $1::text, 0));
+-- name: take_turn
+-- Whose turn it is has locked the row of that name until its transaction ends. No row: it was never made.
+SELECT name FROM {schema}.turns WHERE name = $1 FOR NO KEY UPDATE;
+
+-- name: make_turn
+-- The row.
+INSERT INTO {schema}.turns (name) VALUES ($1) ON CONFLICT (name) DO NOTHING;

@@ -58,6 +58,7 @@ GRANT SELECT (id, workflow, queue, priority, status, reason, key, place, losses,
               reply_to, origin_id, trace)
 ON {schema}.runs TO {starter};
 GRANT INSERT ON {schema}.run_tags TO {starter};
+GRANT SELECT, INSERT, UPDATE ON {schema}.turns TO {starter};
 GRANT INSERT, SELECT (run_id, key) ON {schema}.run_values TO {starter};
 GRANT INSERT, SELECT (run_id, id, kind) ON {schema}.mailbox TO {starter};
 GRANT SELECT (run_id, mail) ON {schema}.steps TO {starter};

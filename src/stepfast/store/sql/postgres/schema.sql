@@ -1,13 +1,13 @@
 -- Making, checking and dropping the tables.
 
 -- name: meta_exists
--- Whether there are tables at all. Read from the catalogue: to_regclass() answers from a cache, which after the wait for
--- the lock below may still say that there are none.
+-- Whether there are tables at all. Read from the catalogue: to_regclass() answers from a cache, which after a wait for
+-- another process that makes them may still say that there are none.
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE '"' || schemaname::text || '"' = $1::text AND tablename = 'meta');
 
--- name: lock
--- One migration at a time. Held to the end of the transaction, so it works behind a pooler too.
-SELECT pg_advisory_xact_lock(hashtextextended('stepfast ' || $1::text, 0));
+-- name: lock_meta
+-- One process at a time changes the tables. No row: another one does.
+SELECT name FROM {schema}.meta WHERE name = 'version' FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: schema_exists
 -- The schema may have been made for us by somebody with the right to do so.
