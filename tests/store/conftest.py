@@ -1,6 +1,7 @@
 """The databases of the store suite: Postgres, the newest and the oldest; a SQLite file; SQLite in memory (rule 55).
 
-Its short form, the files in `POOLED`, also runs through a pooler in transaction mode (`make test-all`).
+Its short form, the files in `POOLED`, also runs through a pooler in transaction mode, and on a server that is taken for
+the coordinator of a cluster (`make test-all`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from stepfast.model.rows import Definition
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
+from tests.store.citus import as_citus
 from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import Rows, Scene
 from tests.support.warm import take_up_sessions
@@ -56,19 +58,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if not _is_pooled(item) or item.path.stem.removeprefix("test_") in POOLED]
+    items[:] = [item for item in items if not _is_short(item) or item.path.stem.removeprefix("test_") in POOLED]
     for item in items:
         if "tests/store/" in item.nodeid and item.get_closest_marker("enough_on") is None:
             item.add_marker(ENOUGH)
     take_up_sessions(items, "store", COLD)
 
 
-def _is_pooled(item: pytest.Item) -> bool:
+def _is_short(item: pytest.Item, kinds: tuple[str, ...] = ("pooled", "routed")) -> bool:
     parameters = getattr(item, "callspec", None)
-    return parameters is not None and parameters.params.get("store_url") == "pooled"
+    return parameters is not None and parameters.params.get("store_url") in kinds
 
 
-@pytest.fixture(params=["postgres", "postgres12", "pooled", "sqlite", "memory"])
+@pytest.fixture
+async def routed_url(postgres_url: str) -> AsyncIterator[str]:
+    """A database whose server is taken for the coordinator of a cluster."""
+    async with as_citus(postgres_url):
+        yield postgres_url
+
+
+@pytest.fixture(params=["postgres", "postgres12", "pooled", "routed", "sqlite", "memory"])
 def store_url(request: pytest.FixtureRequest) -> str:
     """Where the store under test lives; the test runs once on each."""
     if request.param == "memory":
@@ -106,7 +115,7 @@ class Stores:
 
 @pytest.fixture
 async def stores(request: pytest.FixtureRequest, store_url: str) -> AsyncIterator[Stores]:
-    direct = request.getfixturevalue("postgres_url") if _is_pooled(request.node) else None
+    direct = request.getfixturevalue("postgres_url") if _is_short(request.node, ("pooled",)) else None
     async with AsyncExitStack() as stack:
         yield Stores(store_url, stack, direct)
 

@@ -23,7 +23,7 @@ from stepfast.store.sqlite.dialect import older
 from tests.support.mariadb import PrivateMariaDb
 
 WORDS = {
-    "schema": '"s"', "prefix": "s_", "now": "1", "place": "2", "server": "3", "listed": "4", "large": "5",
+    "schema": '"s"', "prefix": "s_", "now": "1", "stamp": "1", "place": "2", "server": "3", "listed": "4", "large": "5",
     "join": "JOIN", "standing": "r.id", "schedule": "s.name", "fresh": "true", "went_on": "r.output", "version": "6",
     "compatible_from": "7",
 }  # fmt: skip

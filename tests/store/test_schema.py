@@ -267,22 +267,3 @@ def test_a_script_is_split_where_statements_end() -> None:
         "CREATE FUNCTION f() AS $a$ BEGIN; END; $a$",
         "-- x; y\nSELECT ';', \"a;b\"",
     ]
-
-
-async def test_the_doctor_tells_those_who_have_citus(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    store = open_store(parse_url(postgres_url), "stepfast", Settings())
-    try:
-        await store.open()
-        assert "citus" not in [check.name for check in await store.doctor()]
-        await connection.execute("SET allow_system_table_mods = on")
-        await connection.execute(
-            "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) "
-            "SELECT 1, 'citus', 10, oid, false, '13' FROM pg_namespace WHERE nspname = 'public'"
-        )
-        [check] = [check for check in await store.doctor() if check.name == "citus"]
-        assert not check.ok and "not supported yet" in check.advice
-    finally:
-        await connection.execute("DELETE FROM pg_extension WHERE extname = 'citus'")
-        await connection.close()
-        await store.close()

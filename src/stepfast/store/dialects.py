@@ -30,6 +30,9 @@ columns. In its text:
     Compare values of which both may be NULL.
 ``{once}``, ``{index runs_due}``
     A part of WITH that is worked out once; an index that SQLite would not choose.
+``{stamp}``
+    The time in an UPDATE or a DELETE: on Postgres the time at which the statement arrived, because a cluster refuses a
+    function there whose value may differ from row to row. In all other statements it is ``{now}``.
 ``{least}(a, b)``, ``{greatest}(a, b)``
     Of values that are not NULL.
 ``{field r.error, '$.type'}``, ``{joined r.id}``
@@ -306,7 +309,7 @@ class Sqlite(Dialect):
 
     name = "sqlite"
     macros: ClassVar[dict[str, str]] = Dialect.macros | {
-        "least": "min", "greatest": "max", "same": "{0} IS {1}", "differs": "{0} IS NOT {1}",
+        "stamp": "{{now}}", "least": "min", "greatest": "max", "same": "{0} IS {1}", "differs": "{0} IS NOT {1}",
         "index": "INDEXED BY {{prefix}}{0}", "lock": "", "lock_all": "", "json": "{all}",
         "time": "strftime('%Y-%m-%d %H:%M:%f', ({all}) / 1000.0, 'unixepoch')", "seconds": "({all}) / 1000.0",
         "row": "{0}.rowid", "field": "json_extract({0}, {1})", "joined": "group_concat({all}, ' ')",
@@ -372,7 +375,7 @@ class Mysql(Dialect):
         rf"{_TOKEN}|(?<![\w$`])(?P<reserved>{_RESERVED})\b(?!\()|(?P<percent>%)"
     )
     macros: ClassVar[dict[str, str]] = Dialect.macros | {
-        "once": "AS", "new": "VALUES({0})", "same": "{0} <=> {1}", "differs": "NOT ({0} <=> {1})",
+        "stamp": "{{now}}", "once": "AS", "new": "VALUES({0})", "same": "{0} <=> {1}", "differs": "NOT ({0} <=> {1})",
         "index": "FORCE INDEX ({0})", "skip": _NO_CHANGE, "skip_any": _NO_CHANGE,
         "upsert": "ON DUPLICATE KEY UPDATE", "lock": "FOR UPDATE{skip}", "lock_all": "FOR UPDATE{skip}",
         "json": "{all}", "time": "FROM_UNIXTIME(({all}) / 1000.0)", "seconds": "({all}) / 1000.0",

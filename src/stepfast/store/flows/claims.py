@@ -27,6 +27,8 @@ class Pick(NamedTuple):
     """By what the row is found."""
     last_version: str
     version: str
+    now_ms: int
+    """When it was read."""
 
 
 class LastTokens:
@@ -105,7 +107,8 @@ def _first(
         for (queue, workflow, priority), mark in level:
             rows = yield from ask("ready", queue, workflow, priority, mark, limit)
             found += [
-                (Pick(place, run_id, row, last, versions[workflow]), size_) for place, run_id, row, last, size_ in rows
+                (Pick(place, run_id, row, last, versions[workflow], now), size_)
+                for place, run_id, row, last, size_, now in rows
             ]
         found.sort(key=lambda each: each[0].place)
         for pick, bytes_ in found[:limit]:
@@ -127,12 +130,12 @@ def _first_suspects(
     rows = yield from ask("suspects", list(versions), served, max(room))
     picked: list[Pick] = []
     size = 0
-    for losses, workflow, place, run_id, row, last, bytes_ in rows:
+    for losses, workflow, place, run_id, row, last, bytes_, now in rows:
         limit = room[min(rows[0][0] - SUSPECT_LOSSES, len(room) - 1)]
         if losses > rows[0][0] or len(picked) == limit or size >= most_bytes:
             break
         size += bytes_
-        picked.append(Pick(place, run_id, row, last, versions[workflow]))
+        picked.append(Pick(place, run_id, row, last, versions[workflow], now))
     return picked
 
 
@@ -142,7 +145,7 @@ def _first_suspects(
 def _take(worker: str, token: int, picked: list[Pick]) -> Flow[list[Claimed]]:
     if not picked:
         return []
-    rows = [(pick.row, worker, token, pick.version) for pick in picked]
+    rows = [(pick.row, worker, token, pick.version, picked[0].now_ms) for pick in picked]
     yield from put("log_claims", rows)
     yield from put("take", rows)
     before = {pick.id: pick for pick in picked}

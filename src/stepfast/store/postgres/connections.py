@@ -16,6 +16,7 @@ from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable, senten
 from ...model.urls import DatabaseUrl, is_shown_in, redact
 from ...settings import Settings
 from ..lock_timeout import Breaks
+from .engines import FACTS, PLAIN, recognize, refuse_by_host
 from .errors import translate
 from .own_pool import arguments
 from .transactions import close_quietly, closing, drop, give_back, is_gone
@@ -148,19 +149,23 @@ class Connector:
         self._settings = settings
         self.shared_pool = pool
         self._pooled_server: bool | None = None
+        self.engine = PLAIN
+        """The kind of server, known after the first connection."""
         self._notices_absence = False
         """Whether the server can be told to look, during a statement, whether its client is still there."""
 
     async def connect(self) -> Any:
         """A new connection for one duty, outside every pool."""
-        if self._pooled_server is None:
-            self._pooled_server = await self._is_behind_pooler()
-        options = self._options()
+        options = await self.options()
         # A connection may be dead without anybody having been told: a duty must find out well within its lease.
         options["command_timeout"] = min(self._settings.command_timeout, max(5.0, self._settings.lease / 2))
-        if "server_settings" in options:
+        if "server_settings" in options and self.engine.plain:
             options["server_settings"].update(_ONE_PLAN)
         return await self._connect(options)
+
+    async def learn(self, connection: Any) -> None:
+        """Find out the kind of server by a connection that was made elsewhere."""
+        self.engine = recognize(await connection.fetchrow(FACTS))
 
     @property
     def behind_pooler(self) -> bool:
@@ -222,9 +227,12 @@ class Connector:
 
     async def _is_behind_pooler(self) -> bool:
         # A pooler hands out a cancellation key of its own, so the process id in it is not the server's.
+        refuse_by_host(self._url)
         async with closing(await self._connect(self._options())) as connection:
             try:
-                if await connection.fetchval("SELECT pg_catalog.pg_backend_pid()") != connection.get_server_pid():
+                facts = await connection.fetchrow(FACTS)
+                self.engine = recognize(facts)
+                if facts["pid"] != connection.get_server_pid():
                     return True
                 self._notices_absence = await _can_look_for_client(connection)
                 return False

@@ -53,9 +53,13 @@ class Flusher:
         self._sql = statements
         self._driver = driver
         self._continuity = continuity
+        self.at_once = True
+        """Whether the server takes the usual freight as one statement."""
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write what passes the fence; say what did not."""
+        if not self.at_once:
+            return await self._flush_mixed(worker, batch)
         columns = columns_of(batch.steps)
         if _is_usual(batch, columns):
             answer = await self._flush_usual(worker, batch, columns)

@@ -18,6 +18,7 @@ from ..answers import Check, SchemaState
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..sql import fill, load_statements, split_statements
 from .connections import HELD, qualify
+from .engines import Engine, engine_checks
 from .transactions import transaction
 
 T = TypeVar("T")
@@ -128,29 +129,23 @@ class Roles:
 ENCODING_ADVICE = "use one made with ENCODING 'UTF8' TEMPLATE template0"
 
 
-async def checks(connection: Any, facts: str, behind_pooler: bool, wakes: bool) -> list[Check]:
-    """Version, clock, durability, room for connections, and how we are connected; ``facts`` is the question."""
+async def checks(
+    connection: Any, facts: str, schema: str, engine: Engine, behind_pooler: bool, wakes: bool
+) -> list[Check]:
+    """Version, clock, durability, room for connections, and how we are connected; ``facts`` is the query."""
     sent = time.time()
     row = await connection.fetchrow(facts)
     skew = row["now"] - (sent + time.time()) / 2
     return [
         Check("server", row["number"] >= 120000, f"PostgreSQL {row['text']}", "use PostgreSQL 12 or later"),
-        *_unsupported(row["encoding"], row["citus"]),
+        Check("encoding", row["encoding"] == "UTF8", f"the database's is {row['encoding']}", ENCODING_ADVICE),
+        *await engine_checks(connection, engine, schema),
         *_unwritable(row["read_only"]),
         _clock(skew),
         _durability(row["durability"]),
         _room(row["connections"], row["max_connections"]),
         _wake_ups(behind_pooler, wakes),
     ]
-
-
-def _unsupported(encoding: str, citus: bool) -> list[Check]:
-    """What Stepfast does not work with. Of Citus only those hear who have it."""
-    found = [Check("encoding", encoding == "UTF8", f"the database's is {encoding}", ENCODING_ADVICE)]
-    if citus:
-        advice = "schemas and tables that Citus distributes are not supported yet: use a database without it"
-        found.append(Check("citus", False, "the extension Citus is in this database", advice))
-    return found
 
 
 def _unwritable(read_only: bool) -> list[Check]:

@@ -234,6 +234,7 @@ class Sweeps:
 
 _EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
 _NOW = f"({_EPOCH} * 1000::double precision)::bigint"
+_STAMP = _NOW.replace("clock_timestamp", "statement_timestamp")
 _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
 """The place in its queue of a run that becomes ready now: in microseconds, so that starts in a row keep their order."""
 
@@ -260,7 +261,7 @@ class PostgresStore(Store):
 
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         super().__init__(settings)
-        words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
+        words = {"schema": f'"{namespace}"', "now": _NOW, "stamp": _STAMP, "place": _PLACE, "server": _SERVER}
         self._channel = words["channel"] = f"stepfast_{namespace}"
         words |= {"listed": str(settings.list_payload_limit), "standing": standing_columns(_AS_TEXT)}
         words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
@@ -303,18 +304,26 @@ class PostgresStore(Store):
             each.closed = False
         if self._pool is not None:
             await self._check_pool()
-            return
-        options = await self._connector.options()
-        try:
-            self._pool = await asyncpg.create_pool(min_size=0, max_size=self._settings.pool_size, **options)
-        except Exception as error:
-            raise connect_error(error, self._url) from None
+        else:
+            options = await self._connector.options()
+            try:
+                self._pool = await asyncpg.create_pool(min_size=0, max_size=self._settings.pool_size, **options)
+            except Exception as error:
+                raise connect_error(error, self._url) from None
+        if self._routes:
+            self._sql["now"] = self._sql["now_of_node"]
+            self._driver.joins = self._flusher.at_once = False
+
+    @property
+    def _routes(self) -> bool:
+        return self._connector.engine.routes
 
     async def _check_pool(self) -> None:
         """Refuse a pool of the caller's that cannot carry the duties, or leads elsewhere than the URL by which the
         heartbeat connects."""
         own_pool.check_usable(self._pool, len(self._kept) + 2)
         if self._of_pool:
+            await self._with_connection(self._connector.learn)
             return
         async with closing(await self._connector.connect()) as connection:
             ours = await connection.fetchrow(self._sql["identity"])
@@ -383,7 +392,12 @@ class PostgresStore(Store):
         wakes = await self._listener.try_once()
         found: list[Check] = await self._with_connection(
             lambda connection: schema.checks(
-                connection, self._sql["server_facts"], self._connector.behind_pooler, wakes
+                connection,
+                self._sql["server_facts"],
+                self._quoted,
+                self._connector.engine,
+                self._connector.behind_pooler,
+                wakes,
             )
         )
         return found
@@ -416,7 +430,7 @@ class PostgresStore(Store):
             return await self._mailroom.leave(connection, mail, again)
 
         async def put(connection: Any) -> Answer:
-            answer = None if again else await self._mailroom.send_usual(connection, mail, check)
+            answer = None if again or self._routes else await self._mailroom.send_usual(connection, mail, check)
             if answer is None:
                 flow = signals.send(mail, again, self._settings.max_signals, check)
                 answer = await self._driver.run(connection, flow)
@@ -449,6 +463,8 @@ class PostgresStore(Store):
         remembered: Mapping[str, int] = NOTHING,
     ) -> list[Claimed]:
         """Ready runs of these lanes."""
+        if self._routes:
+            return await super().claim(worker, token, lanes, versions, limit, remembered)
         again = self._last_claims.is_repeated(worker, token)
         return await self._claims.claim(worker, token, lanes, versions, limit, again, remembered)
 
@@ -472,6 +488,8 @@ class PostgresStore(Store):
         schedules: Sequence[str] = (),
     ) -> Tick:  # fmt: skip
         """Which duties have work?"""
+        if self._routes:
+            return await super().tick(worker, workflows, lanes, queues, schedules)
         return await self._sweeps.tick(workflows, lanes, queues, schedules)
 
     # -- remote steps ------------------------------------------------------------------------------------------

@@ -257,6 +257,8 @@ class Driver:
         self._sql = statements
         self._starts = starts
         self._joined: dict[tuple[str, ...], str] = {}
+        self.joins = True
+        """Whether the server takes several writes as one statement."""
         self.carrier: TransportConnection | None = None
         """The transport of remote steps, if it is in this database and open."""
 
@@ -292,6 +294,14 @@ class Driver:
             self._joined[names] = f"WITH {parts}\n{rest}"
         return self._joined[names]
 
+    async def _put_each(self, connection: Any, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What the last of the statements returns."""
+        columns = list(map(list, zip(*rows, strict=True)))
+        found: list[Any] = []
+        for text in [self._all_in_one(names)] if self.joins else [self._sql[name] for name in names]:
+            found = await connection.fetch(text, *columns)
+        return found
+
     async def _carry(self, connection: Any, request: SendTasks | Remove) -> None:
         """Send tasks, or remove results, in this transaction."""
         assert self.carrier is not None, "the transport is in another database"
@@ -308,11 +318,10 @@ class Driver:
             tag = await connection.execute(self._sql[request.name], *columns)
             return int(tag.rsplit(" ", 1)[-1])
         if isinstance(request, PutEach):
-            columns = map(list, zip(*request.rows, strict=True))
-            return await connection.execute(self._all_in_one(request.names), *columns)
+            await self._put_each(connection, request.names, request.rows)
+            return None
         if isinstance(request, PutAndAsk):
-            columns = map(list, zip(*request.rows, strict=True))
-            return await connection.fetch(self._all_in_one(request.names), *columns)
+            return await self._put_each(connection, request.names, request.rows)
         if isinstance(request, (SendTasks, Remove)):
             return await self._carry(connection, request)
         assert not isinstance(request, Commit), "the transaction is not this flow's"

@@ -25,5 +25,5 @@ WHERE which = :which AND a.id < COALESCE(:before, 'ffffffff-ffff-ffff-ffff-fffff
 
 -- name: audit_heard(u(id uuid, said text))
 -- How far an action is that takes long, and when that was: by this the line of one whose process is gone is known.
-{update audit a, u} SET said = u.said, detail = json_set(COALESCE(a.detail, '{}'), '$.heard', {now})
+{update audit a, u} SET said = u.said, detail = json_set(COALESCE(a.detail, '{}'), '$.heard', {stamp})
 {from u} WHERE a.id = u.id AND a.outcome = 'begun';

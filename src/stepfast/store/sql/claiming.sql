@@ -5,7 +5,8 @@
 -- The first runs of one lane, oldest first. Whether a run expired unclaimed is read here too, because the sweep that ends
 -- it may be late. Places below `mark` were seen claimed: the dead entries at the front of an index are not read again. A
 -- gated queue (paused, or limited) gives nothing: that is read once, before all else.
-SELECT r.place, r.id::text AS id, {row r} AS number, r.version, octet_length(r.input) AS size FROM {runs} r
+SELECT r.place, r.id::text AS id, {row r} AS number, r.version, octet_length(r.input) AS size, {now} AS now_ms
+FROM {runs} r
 WHERE NOT EXISTS (SELECT 1 FROM {queues} q WHERE q.name = :queue AND (q.paused OR q.limited))
   AND r.queue = :queue AND r.workflow = :workflow AND r.priority = :priority AND r.place >= :mark
   AND r.place IS NOT NULL AND r.losses < 2
@@ -17,7 +18,8 @@ ORDER BY r.place LIMIT :most
 -- name: suspects(workflows text[], queues text[], most)
 -- Runs that workers have died with, of the workflows that this worker knows, in the order in which they are taken: those
 -- with the fewest losses first, so that the likely innocent are neither kept waiting nor taken along by a likely culprit.
-SELECT r.losses, r.workflow, r.place, r.id::text AS id, {row r} AS number, r.version, octet_length(r.input) AS size
+SELECT r.losses, r.workflow, r.place, r.id::text AS id, {row r} AS number, r.version, octet_length(r.input) AS size,
+       {now} AS now_ms
 FROM {runs} r {index runs_suspect}
 WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.workflow {in workflows} AND (:queues IS NULL OR r.queue {in queues})
   AND (r.deadline_at IS NULL OR r.deadline_at > {now})
@@ -30,7 +32,7 @@ ORDER BY r.losses, r.priority DESC, r.place LIMIT :most
 SELECT queue, workflow, count(*) AS number FROM {runs} WHERE place IS NOT NULL AND losses >= 2
 GROUP BY queue, workflow ORDER BY queue, workflow;
 
--- name: log_claims(u(number uuid, worker uuid, token bigint, version text))
+-- name: log_claims(u(number uuid, worker uuid, token bigint, version text, now bigint))
 -- The workers of earlier claims of some runs, where that is another worker than the one that takes them now. A row that is
 -- then left because another transaction holds it is not taken: its claims were that worker's all the same.
 INSERT INTO {claims} (run_id, claim, worker)
@@ -40,13 +42,13 @@ FROM {rows u}
 WHERE r.executed_by <> u.worker
 {skip run_id, claim};
 
--- name: take(u(number uuid, worker uuid, token bigint, version text))
+-- name: take(u(number uuid, worker uuid, token bigint, version text, now bigint))
 -- Hand runs to a worker: a new claim number each, and ready no more. Here and everywhere a run that is being undone has
 -- the one status 'compensating', whether it is ready, is executed or waits.
 {update runs r, u}
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = u.worker, executed_by = u.worker,
     token = u.token, version = u.version, claim = {next_claim}, place = NULL, visible_at = NULL, waiting_for = NULL,
-    attempt = {greatest}(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
+    attempt = {greatest}(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, u.now)
 {from u}
 WHERE {row r} = u.number;
 

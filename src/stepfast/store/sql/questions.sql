@@ -39,7 +39,7 @@ WHERE q.run_id = u.ended AND q.state = 'open'
 
 -- name: end_questions(u(run_id uuid))
 -- Questions that had ended with their runs, which continue: who asked was told so.
-{update questions q, u} SET state = 'ended', ended_at = {now}
+{update questions q, u} SET state = 'ended', ended_at = {stamp}
 {from u}
 WHERE q.run_id = u.run_id AND q.state = 'open';
 

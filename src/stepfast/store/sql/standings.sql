@@ -48,7 +48,7 @@ WHERE r.id = u.id;
 -- name: move_tries(u(id uuid, due_at bigint))
 -- When the next tries are due of steps of these runs, which are locked in this transaction.
 {update tries t, u} SET due_at = u.due_at {from u}
-WHERE t.run_id = u.id AND t.due_at > {now};
+WHERE t.run_id = u.id AND t.due_at > {stamp};
 
 -- name: traces(u(id uuid))
 -- What other rows tell of runs that are about to be cancelled: whether they have completed something that can be undone;

@@ -24,7 +24,7 @@ ORDER BY queue, workflow, priority LIMIT 1;
 
 -- name: beat(worker, running)
 -- One heartbeat for all a worker holds. No row: it was declared dead.
-UPDATE {workers} SET beat_at = {now}, expires_at = {now} + lease_ms, running = :running
+UPDATE {workers} SET beat_at = {stamp}, expires_at = {stamp} + lease_ms, running = :running
 WHERE id = :worker AND state <> 'dead' RETURNING id;
 
 -- name: held(worker)
@@ -85,7 +85,7 @@ SELECT id, beat_at, lease_ms, process FROM {workers} WHERE state <> 'dead' AND i
 -- Workers silent beyond their lease are dead, but only those of `among`, if that names any: the clock may have stepped. From
 -- here on their heartbeats are refused.
 UPDATE {workers} SET state = 'dead'
-WHERE expires_at < {now} AND state <> 'dead' AND id <> :worker AND (:among IS NULL OR id {in among}) RETURNING id::text AS id;
+WHERE expires_at < {stamp} AND state <> 'dead' AND id <> :worker AND (:among IS NULL OR id {in among}) RETURNING id::text AS id;
 
 -- name: keep_dead
 -- The same of dead workers with nothing left to reap.

@@ -130,7 +130,7 @@ CROSS JOIN LATERAL (
 -- Hand runs to a worker, as every claim does; those whose rows another transaction holds are left. They count from now
 -- on. Returns what the question after it (claimed) would.
 WITH picked AS MATERIALIZED (
-    SELECT r.id, u.worker, u.token, u.version
+    SELECT r.id, u.worker, u.token, u.version, {now} AS now
     FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[]) AS u(id, worker, token, version)
     JOIN {schema}.runs r ON r.id = u.id
     WHERE r.place IS NOT NULL
@@ -139,12 +139,12 @@ WITH picked AS MATERIALIZED (
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, executed_by = p.worker, token = p.token,
     version = p.version, claim = {next_claim}, place = NULL, visible_at = NULL, waiting_for = NULL,
-    attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now}),
+    attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, p.now),
     counted_attempt = GREATEST(r.attempt, r.first_attempt)
 FROM picked p WHERE r.id = p.id
 RETURNING r.id::text, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format,
-          r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now}, r.started_at, 0, NULL, r.asked, r.ends, r.undoing,
-          r.parent_id::text, {now}, r.dag_id::text, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
+          r.input, r.max_attempts, r.timeout_ms, r.deadline_at - p.now, r.started_at, 0, NULL, r.asked, r.ends, r.undoing,
+          r.parent_id::text, p.now, r.dag_id::text, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
           r.unrecorded_losses;
 
 -- name: prune_starts

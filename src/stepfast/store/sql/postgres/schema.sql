@@ -13,6 +13,10 @@ SELECT name FROM {schema}.meta WHERE name = 'version' FOR NO KEY UPDATE SKIP LOC
 -- The schema may have been made for us by somebody with the right to do so.
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE '"' || nspname::text || '"' = $1::text);
 
+-- name: now_of_node
+-- The clock of the node that has the tables, where a coordinator would answer by its own.
+SELECT {now} FROM {schema}.meta WHERE name = 'version';
+
 -- name: create_schema
 -- Needs the CREATE privilege on the database.
 CREATE SCHEMA {schema};
@@ -35,8 +39,7 @@ SELECT current_setting('server_version_num')::int AS number, current_setting('se
        current_setting('max_connections')::int AS max_connections,
        (SELECT count(*) FROM pg_catalog.pg_stat_activity)::int AS connections,
        current_setting('server_encoding') AS encoding,
-       pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on' AS read_only,
-       EXISTS (SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'citus') AS citus;
+       pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on' AS read_only;
 
 -- name: identity
 -- Which database of which server this is: no two servers were started in the same microsecond.
