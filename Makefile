@@ -24,6 +24,12 @@ B ?= HEAD
 INTEGRATIONS := src/stepfast/django src/stepfast/celery.py src/stepfast/langgraph.py src/stepfast/mcp.py \
 	src/stepfast/openai_agents.py src/stepfast/pydantic_ai.py tests/integrations/*/*.py examples/integrations/*.py
 
+# What is tried on a server of somebody else's.
+ENGINE_TESTS := tests/store tests/engine/test_start.py tests/engine/test_steps.py tests/engine/test_signals.py \
+	tests/engine/test_children.py tests/engine/test_dags.py tests/engine/test_transactions.py \
+	tests/engine/test_connection_argument.py tests/engine/test_from_sql.py tests/engine/test_streams.py \
+	tests/faults/test_storms.py
+
 # The files and folders in which retired words are refused.
 WORDS := docs $(wildcard *.md)
 
@@ -72,6 +78,11 @@ screenshots: $(STAMP) ## take the pictures of the console that the documents sho
 test-oldest: ## run the tests with the oldest dependencies that the package says it works with
 	@python="$${PYTHON:-$$($(find_python))}"; VENV=.venv-oldest "$$python" tools/bootstrap.py --oldest
 	.venv-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not thorough" $(ARGS)
+
+.PHONY: test-engine
+test-engine: $(STAMP) ## run the store suite, the calls of workflows and a short storm on a server (URL=postgresql://…)
+	@test -n "$(URL)" || { echo "say on which: make test-engine URL=postgresql://user@host/empty_database" >&2; exit 2; }
+	STEPFAST_TEST_ENGINE="$(URL)" $(PYTEST) -n 0 -m "not slow" $(ENGINE_TESTS) $(ARGS)
 
 .PHONY: test-upgrade
 test-upgrade: $(STAMP) ## try an earlier commit and this code on the same tables (REF=COMMIT; needs the git history)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from tests.support import bounds, collecting, needs
+from tests.support import bounds, collecting, given, needs
 from tests.support.databases import DatabasePool, file_with_tables
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import MEMORY, PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """A test that says on which databases it is enough to run is thorough on the others."""
     made_for: dict[str, set[str]] = defaultdict(set)
     for item in items:
@@ -46,6 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("enough_on")
         if mark is not None and _database(item) not in mark.args and made_for[_function(item)] & {*mark.args}:
             item.add_marker(pytest.mark.thorough)
+    if given.URL:
+        given.select(items, config, _database)
     # A process that is done takes tests from the end of what others have left. Tests that share what takes seconds to
     # start or to fill stand at the beginning, so that one process keeps them all, and starts and fills it once.
     items.sort(key=_shared)
@@ -118,17 +120,26 @@ def warm_database(
     database.retire()
 
 
+@pytest.fixture(scope="session")
+def given_database() -> given.GivenDatabase:
+    """The database of `make test-engine`."""
+    return given.GivenDatabase(given.URL)
+
+
 @pytest.fixture
-def postgres_url(
-    request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_databases: DatabasePool
-) -> Iterator[str]:
+def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A Postgres database of this test's own."""
+    if given.URL:
+        yield request.getfixturevalue("given_database").prepare(_with_tables(request))
+        return
+    postgres_server: PostgresServer = request.getfixturevalue("postgres_server")
     if is_warm(request.node):
         warm: WarmDatabase = request.getfixturevalue("warm_database")
         url = postgres_server.url(warm.take())
         with warm.shelf.serving(url):
             yield url
         return
+    postgres_databases: DatabasePool = request.getfixturevalue("postgres_databases")
     name = postgres_databases.take(_with_tables(request))
     yield postgres_server.url(name)
     postgres_databases.give_back(name)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.faults.storm import TOTALS
+from tests.support import given
 from tests.support.postgres import PrivatePostgres
 
 COLUMNS = ("storms", "runs", "steps", "acts", "sleeps", "signals", "children", "races", "rows", "undos", "links",
@@ -29,8 +30,12 @@ def durable_server() -> Iterator[PrivatePostgres]:
 
 
 @pytest.fixture
-def durable_url(durable_server: PrivatePostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+def durable_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database of its own on that server."""
+    if given.URL:
+        yield request.getfixturevalue("given_database").prepare(tables=False)
+        return
+    durable_server: PrivatePostgres = request.getfixturevalue("durable_server")
     durable_server.start()
     name = f"storm_{os.getpid()}_{abs(hash(request.node.nodeid)) % 10**9}"
     yield durable_server.create_database(name)

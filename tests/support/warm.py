@@ -26,6 +26,7 @@ import asyncpg
 import pytest
 import pytest_asyncio.plugin
 
+from tests.support import given
 from tests.support.databases import DatabasePool
 from tests.support.postgres import PostgresServer, Session
 
@@ -45,7 +46,11 @@ CLIENTS = (
 
 def is_warm(node: pytest.Item) -> bool:
     """Whether a test takes up sessions of earlier ones. That needs an event loop that outlives a test, too."""
-    return node.get_closest_marker("warm") is not None and hasattr(pytest_asyncio.plugin, "_session_scoped_runner")
+    return (
+        not given.URL
+        and node.get_closest_marker("warm") is not None
+        and hasattr(pytest_asyncio.plugin, "_session_scoped_runner")
+    )
 
 
 def take_up_sessions(items: list[pytest.Item], folder: str, cold: Collection[str]) -> None:
