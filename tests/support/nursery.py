@@ -317,6 +317,21 @@ def _render() -> None:
         open_store(parse_url(url), "stepfast", Settings())
 
 
+def _end(module: types.ModuleType, code: int) -> None:
+    """End as an interpreter does: wait for threads, call what wants to be called, drop what the program has made. What
+    the nursery has loaded is left: to take it down would copy its memory and take longer than most programs."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        vars(module).clear()
+        gc.collect()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # it is told as an interpreter tells it
+        return
+    os._exit(code)
+
+
 if __name__ == "__main__":
     _usual = _load()
     _wanted = _Matron(socket.socket(fileno=int(sys.argv[1]))).work()
@@ -325,4 +340,13 @@ if __name__ == "__main__":
         warnings.filters[:] = _usual  # type: ignore[index]
     _module, _code = _main_module(_wanted["arguments"])
     sys.modules["__main__"] = _module
-    exec(_code, vars(_module))
+    try:
+        exec(_code, vars(_module))
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        _exit_code = end.code or 0
+    else:
+        _exit_code = 0
+    _end(_module, _exit_code)
+    sys.exit(_exit_code)
