@@ -126,3 +126,12 @@ async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
     await tables.close()
     for app in made:
         await app.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Steps on Postgres take up sessions of earlier tests."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        home = parameters.params.get("home") if parameters is not None else None
+        if "tests/remote_steps/" in item.nodeid and home == "joined":
+            item.add_marker(pytest.mark.warm)

@@ -14,6 +14,7 @@ from stepfast.settings import Settings
 from tests.support.databases import DatabasePool
 from tests.support.engine import Calls
 from tests.support.processes import Ledger, WorkerProcess
+from tests.support.warm import take_up_sessions
 from tests.support.worker_program import make_app as make_program
 from tests.worker import heartbeats
 from tests.worker.tables import Tables
@@ -22,6 +23,16 @@ MakeApp = Callable[..., Stepfast]
 MakeProcess = Callable[..., WorkerProcess]
 
 __all__ = ["DatabasePool", "MakeApp", "MakeProcess"]
+
+COLD = (
+    "connections", "doubts", "heartbeat", "kill", "lost_commits", "neighbours", "outage", "plans", "reaper",
+    "server_errors", "wakeups",
+)  # fmt: skip
+"""Files in which sessions are the subject, or end with their process: each test has new ones."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    take_up_sessions(items, "worker", COLD)
 
 
 @pytest.fixture(autouse=True)
