@@ -26,6 +26,7 @@ from tests.cancelling.trials import (
     WAITS,
     Moment,
     Scene,
+    no_task_left,
     patiently,
     scene_on,
     trial,
@@ -46,6 +47,12 @@ OF_RUNS: dict[str, Call] = {
     "retry": lambda s, run: run.retry(),
     "retry from the start": lambda s, run: run.retry(from_start=True),
     "result": lambda s, run: run.result(timeout=0.05),
+    "ask": lambda s, run: run.ask("question", 1, timeout=0.05),
+    "stream": lambda s, run: anext(run.stream("items", timeout=0.05)),
+    "streams": lambda s, run: run.streams(),
+    "reschedule": lambda s, run: run.reschedule(delay=0),
+    "export": lambda s, run: run.export(),
+    "delete": lambda s, run: run.delete(),
     "status": lambda s, run: run.status(),
     "info": lambda s, run: run.info(),
     "steps": lambda s, run: run.steps(),
@@ -53,6 +60,12 @@ OF_RUNS: dict[str, Call] = {
     "get": lambda s, run: run.get("x"),
     "values": lambda s, run: run.values(),
     "runs": lambda s, run: s.app.runs(),
+    "find": lambda s, run: s.app.find("wait", key=s.name()),
+    "queues": lambda s, run: s.app.queues(),
+    "set_limits": lambda s, run: s.app.set_limits("other", concurrency=5),
+    "put_schedule": lambda s, run: s.app.put_schedule("hourly", "quick", every=3600),
+    "stats": lambda s, run: s.app.stats(),
+    "prune": lambda s, run: s.app.prune(older_than=3600),
     "check": lambda s, run: s.app.check(limit=2),
     "migrate": lambda s, run: s.app.migrate(),
     "signal to a dag": lambda s, run: run.signal("ok", True),
@@ -115,7 +128,9 @@ async def try_call(scene: Scene, what: str, moment: Moment) -> bool:
     run: Run[Any] = await patiently(lambda: scene.app.start(workflow))
     if what in ("retry", "retry from the start"):
         await patiently(run.cancel)
+    before = asyncio.all_tasks()
     reached = await trial(scene, lambda: OF_RUNS[what](scene, run), moment)
+    await no_task_left(before, f"{what} was cancelled")
     await whole(scene, what)
     assert await patiently(run.status)
     return reached

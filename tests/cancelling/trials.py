@@ -202,6 +202,27 @@ class _Counted:
                 value, resume = error, self._coroutine.throw
 
 
+SERVICES = frozenset({"stepfast-watch", "stepfast-streams", "stepfast-answers", "stepfast-listen", "stepfast-notify"})
+"""Tasks of an application that is in use, one of each."""
+
+
+async def no_task_left(before: set[asyncio.Task[Any]], after: str) -> None:
+    """Nothing is under way any more but what was before, and what an application does for all its callers."""
+
+    def left() -> list[asyncio.Task[Any]]:
+        known = {task.get_name() for task in before}
+        return [
+            task
+            for task in asyncio.all_tasks() - before - {asyncio.current_task()}
+            if task.get_name() not in SERVICES | known and "Proxy" not in repr(task.get_coro())
+        ]
+
+    until = time.monotonic() + PATIENCE
+    while found := left():
+        assert time.monotonic() < until, f"when {after}, these were left: {found}"
+        await asyncio.sleep(0.002)
+
+
 # -- what must be so afterwards ----------------------------------------------------------------------------------
 
 

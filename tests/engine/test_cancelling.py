@@ -208,6 +208,43 @@ async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Stepfas
     assert sorted(s.name for s in await run.steps()) == ["quick", "slow"]
 
 
+@pytest.mark.parametrize("of_the_code", [False, True], ids=["a step that is given up", "a task of the code"])
+async def test_nothing_is_left_of_a_call_that_waits_for_the_last_step(app: Stepfast, of_the_code: bool) -> None:
+    """It is recorded when the run is to be cancelled, and must not go on before the step in flight has ended."""
+    quick, slow = Gate(), Gate()
+    limits: list[asyncio.Timeout] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def gives_up(ctx: Context) -> None:
+        async with asyncio.timeout(None) as limit:
+            limits.append(limit)
+            await ctx.step("quick", quick.passing)
+
+    async def code(ctx: Context) -> None:
+        if of_the_code:
+            tasks.append(asyncio.create_task(ctx.step("quick", quick.passing)))
+            await ctx.step("slow", slow.passing)
+        else:
+            await ctx.gather(ctx.branch(gives_up), ctx.step("slow", slow.passing))
+
+    def left() -> list[asyncio.Task[Any]]:
+        return [task for task in asyncio.all_tasks() - before if not task.get_name().startswith("stepfast-")]
+
+    order = calling(app, code)
+    async with app.worker():
+        before = asyncio.all_tasks()
+        run = await app.start(order)
+        await quick.reached()
+        await slow.reached()
+        await run.cancel()
+        quick.open() if of_the_code else limits[0].reschedule(0)
+        await eventually(run.steps)
+        slow.open()
+        await is_cancelled(run)
+        await eventually(lambda: not left())
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @pytest.mark.parametrize("kind", ["step", "task"])
 async def test_what_fails_while_its_run_is_cancelled_is_not_tried_again(app: Stepfast, calls: Calls, kind: str) -> None:
     """Neither by a step's own retries nor by another attempt."""

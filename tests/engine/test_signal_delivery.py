@@ -148,6 +148,31 @@ async def test_a_query_ends_with_its_worker() -> None:
     assert asyncio.all_tasks() <= before
 
 
+async def test_a_query_of_an_earlier_claim_ends_when_the_run_is_here_again() -> None:
+    """The run left while its mailbox was asked about, as in an outage, and is claimed by the same worker again."""
+    release = asyncio.Event()
+
+    class Slow(PaperMail):
+        async def mail(self, looks: list[Look]) -> dict[str, Mailbox]:
+            found = await super().mail(looks)
+            await release.wait()
+            return found
+
+    paper = Slow(box(), box())
+    async with reader_of(paper, RunMailbox(1, 0)) as (_, first), reader_of(paper, RunMailbox(1, 0)) as (poller, reader):
+        first._recorder.look = poller.look  # type: ignore[method-assign]
+        other: Any = SimpleNamespace(run_id="other", what=lambda: Look("other", {}, ()), take_in=lambda _: None)
+        poller.look(other)
+        await eventually(lambda: paper.asked)
+        looking = [asyncio.create_task(each.look()) for each in (first, reader)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        release.set()
+        done, _ = await asyncio.wait(looking, timeout=PATIENCE)
+        assert done == set(looking)
+        assert (looking[0].cancelled(), looking[1].exception()) == (True, None)
+
+
 async def test_mail_that_cannot_be_taken_in_is_an_error_of_the_query() -> None:
     """Not a wait, nor a query, without end."""
     broken = SimpleNamespace(wakes=0, ends=0, put=None, look=Look)

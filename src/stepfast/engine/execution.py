@@ -85,6 +85,8 @@ class Execution:
     _inbox: RunMailbox | None = None
     _waits: Waits | None = None
     _holds: Holds | None = None
+    _end: asyncio.Future[None] | None = None
+    """Resolved when the run leaves, if anything waits for that alone."""
 
     def __init__(self, claimed: Claimed, workflow: Workflow[Any, Any], recorder: Recorder) -> None:
         self.run_id = claimed.id
@@ -188,6 +190,8 @@ class Execution:
             self._waits.close()
         if self._holds is not None:
             self._holds.close()
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
 
     def load(self, records: list[StepRecord]) -> None:
         """The whole history, where the claim brought only its beginning."""
@@ -473,8 +477,9 @@ class Execution:
             return
         if self.at_work == 0:
             self.leave_as_requested()
-        if self.closed is None:
-            await asyncio.get_running_loop().create_future()  # until the last step in flight is recorded
+        if self.closed is None:  # until the last step in flight is recorded, and the run leaves by that
+            self._end = self._end or asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._end,))  # this task may be one that the run does not cancel when it leaves
         assert self.closed is not None
         raise self.closed
 

@@ -253,8 +253,10 @@ class MailboxPoller:
     def look(self, reader: MailboxReader) -> FutureAnswer:
         """What is in the mailbox of a run; the answer comes with the next question."""
         known = self._wanted.get(reader.run_id)
-        if known is not None and known[0] is reader:
-            return known[1]
+        if known is not None:
+            if known[0] is reader:
+                return known[1]
+            known[1].cancel()  # of an earlier claim of the run, which has left: nobody will answer it
         answer: FutureAnswer = asyncio.get_running_loop().create_future()
         self._wanted[reader.run_id] = (reader, answer)
         if self._round is None or self._round.done():
