@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import admin, check, graph, run_commands, show, start, top, worker
+from . import admin, check, graph, project, run_commands, show, start, top, worker
 from . import queues as of_queues
 from . import schedules as of_schedules
 from .command import AppOption, JsonOption, NamespaceOption, Session, UrlOption, add_verb
@@ -59,6 +59,8 @@ add_verb(cli, admin.doctor)
 add_verb(cli, admin.audit)
 add_verb(cli, admin.console, without={"app", "json"})
 add_verb(cli, admin.docs, without={"url", "namespace", "app"})
+add_verb(cli, project.init, without={"url", "namespace", "app"})
+add_verb(cli, project.skill, without={"url", "namespace", "app"})
 
 queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, limit it, or empty it.")
 add_verb(queue, of_queues.pause)
