@@ -23,6 +23,7 @@ import pytest
 
 from tests.support import bounds, collecting, given, needs
 from tests.support.databases import DatabasePool, file_with_tables
+from tests.support.mariadb import PrivateMariaDb
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import MEMORY, PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
 from tests.support.warm import WarmDatabase, is_warm
@@ -199,6 +200,24 @@ def postgres12_url(
     name = postgres12_databases.take(_with_tables(request))
     yield postgres12_server.url(name)
     postgres12_databases.give_back(name)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[PrivateMariaDb]:
+    """One server per test process that has tests for it; its data is in memory."""
+    server = PrivateMariaDb()
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: PrivateMariaDb) -> Iterator[str]:
+    """A database of this test's own, without tables."""
+    url = mariadb_server.create_database()
+    yield url
+    mariadb_server.drop_database(url)
 
 
 @pytest.fixture

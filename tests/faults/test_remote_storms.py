@@ -14,12 +14,9 @@ import pytest
 
 from tests.faults import remote_storm
 from tests.faults.remote_storm import NODE, OURS, PYTHON
-from tests.remote.conftest import mariadb_server, mariadb_url
 from tests.remote.storm import Storm
 from tests.support.mariadb import PrivateMariaDb
 from tests.support.postgres import PrivatePostgres
-
-__all__ = ["mariadb_server", "mariadb_url"]
 
 SECONDS = float(os.environ.get("FAULT_SECONDS", "60"))
 

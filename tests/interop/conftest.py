@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.packages import node, node_folder, python_folder
-from tests.remote.conftest import mariadb_server, mariadb_url, tables, transport
+from tests.remote.conftest import tables, transport
 
-__all__ = ["mariadb_server", "mariadb_url", "tables", "transport", "url"]
+__all__ = ["tables", "transport", "url"]
 
 Spawn = Callable[..., subprocess.Popen[bytes]]
 

@@ -5,35 +5,18 @@ Nothing of Stepfast's own tables is there, because a remote worker needs none.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from stepfast.remote import SqlTransport
 from tests.remote.tables import Tables
-from tests.support.mariadb import PrivateMariaDb
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/remote/" in item.nodeid:
             item.add_marker(pytest.mark.empty)
-
-
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[PrivateMariaDb]:
-    server = PrivateMariaDb()
-    try:
-        yield server.start()
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def mariadb_url(mariadb_server: PrivateMariaDb) -> Iterator[str]:
-    url = mariadb_server.create_database()
-    yield url
-    mariadb_server.drop_database(url)
 
 
 @pytest.fixture(params=["postgres", "mariadb"])

@@ -10,12 +10,9 @@ import pytest
 
 from stepfast import Run, Settings, Stepfast
 from stepfast.remote import RemoteWorker, SqlTransport
-from tests.remote.conftest import mariadb_server, mariadb_url
 from tests.remote.tables import Tables
 from tests.support.engine import PATIENCE, Calls, eventually
 from tests.support.workflows import calling
-
-__all__ = ["mariadb_server", "mariadb_url"]
 
 QUICK = Settings(sweep_interval=0.2, poll_interval=0.1, backoff_base=0.01, inline_wait=0.2)
 """For tests that wait for a sweep."""

@@ -358,17 +358,48 @@ class Sqlite(Dialect):
         return f"IN (SELECT value FROM json_each({self.place(*source.argument(name), source, order)}))"
 
 
-_RESERVED = "key|undo|row|rows|before|after|rank|groups|first|last|lag"
+_RESERVED = "key|undo|row|rows|before|after|rank|groups|first|last|lag|over|delayed"
 """Names of columns that are words of the language in one of its versions."""
 
 
 _PARTIAL = re.compile(r"\s+WHERE .*", re.DOTALL)
 _NO_CHANGE = "ON DUPLICATE KEY UPDATE {target}.{0} = {target}.{0}"
+_UTF8 = "CHARACTER SET utf8mb4 COLLATE /*M! utf8mb4_nopad_bin *//*!80017 utf8mb4_0900_bin */"
+"""By code points, and with blanks at the end; each of the two servers has a name of its own for it."""
+_DEFINES = re.compile(r"^(?:CREATE|ALTER) ", re.MULTILINE)
+_WAITS = re.compile(r"\{lock(?:_all)? \w+\}")
+"""A question that waits for locks."""
+_CONDITIONS = tuple(
+    (re.compile(condition), column)
+    for condition, column in (
+        (r"((?:\w+\.)?)place IS NOT NULL\s+AND \1losses < 2", r"\1is_ready = 1"),
+        (r"\((\w+\.)counted_attempt = \1attempt OR \([^()]*\)\)", r"\1is_resuming = 1"),
+        (r"((?:\w+\.)?)worker IS NOT NULL\s+AND \1counted_attempt IS NOT NULL", r"\1is_counted = 1"),
+        (r"((?:\w+\.)?)started_at IS NULL\s+AND \1completed_at IS NULL", r"\1is_unstarted = 1"),
+        (r"((?:\w+\.)?)state IN \('outbox', 'sent'\)", r"\1is_open = 1"),
+        (r"NOT ((?:\w+\.)?)(delivered|declared)\b", r"\1\2 = 0"),
+        (r"\{index runs_dags\}", "{index runs_at_rest}"),
+    )
+)
+"""Conditions of partial indexes, and the generated columns that stand for them (sql/mysql/migrations)."""
+_BEHIND = re.compile(r"\(([\w., ]+)\) > \(([:\w, ]+)\)")
+"""A comparison of rows, for which these servers use no index."""
+
+
+def _behind(found: re.Match[str]) -> str:
+    """The same, column by column."""
+    pairs = list(zip(found[1].split(", "), found[2].split(", "), strict=True))
+    either = [
+        " AND ".join([*(f"{name} = {value}" for name, value in pairs[:number]), f"{last} > {bound}"])
+        for number, (last, bound) in enumerate(pairs)
+    ]
+    return f"({' OR '.join(either)})"
 
 
 class Mysql(Dialect):
     """MariaDB 10.6 and MySQL 8. Rows and lists come as one JSON array, as those do that SQLite reads. Places have no
-    numbers, so that the order of the arguments belongs to the statement, and an argument may be in it several times."""
+    numbers, so that the order of the arguments belongs to the statement, and an argument may be in it several times.
+    Rows come first in each join: whichever table the server read first, it would lock rows of it that nobody named."""
 
     name = "mysql"
     token: ClassVar[re.Pattern[str]] = re.compile(
@@ -379,14 +410,15 @@ class Mysql(Dialect):
         "index": "FORCE INDEX ({0})", "skip": _NO_CHANGE, "skip_any": _NO_CHANGE,
         "upsert": "ON DUPLICATE KEY UPDATE", "lock": "FOR UPDATE{skip}", "lock_all": "FOR UPDATE{skip}",
         "json": "{all}", "time": "FROM_UNIXTIME(({all}) / 1000.0)", "seconds": "({all}) / 1000.0",
+        "field": "JSON_VALUE({0}, {1})", "joined": "GROUP_CONCAT({all} SEPARATOR ' ')",
         "elements": "JSON_TABLE(CASE WHEN JSON_VALID({0}) AND JSON_TYPE({0}) = 'ARRAY' THEN {0} ELSE '[]' END, '$[*]' "
-        "COLUMNS (value LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PATH '$')) AS {1}",
+        f"COLUMNS (value LONGTEXT {_UTF8} PATH '$')) AS {{1}}",
     }  # fmt: skip
     table = "{{prefix}}{0}"
     types: ClassVar[dict[str, str]] = {
         "uuid": "CHAR(36) CHARACTER SET ascii COLLATE ascii_bin",
-        "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-        "varchar": "VARCHAR({0}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "text": f"LONGTEXT {_UTF8}",
+        "varchar": f"VARCHAR({{0}}) {_UTF8}",
         "boolean": "TINYINT",
     }
     storage: ClassVar[dict[str, str]] = {"": "ENGINE = InnoDB"}
@@ -400,7 +432,12 @@ class Mysql(Dialect):
     def render(self, source: Source) -> Rendered:
         """The statement, and the order of its arguments."""
         source, each = unrolled(source)
-        return super().render(source._replace(body=_SET.sub(_qualified, source.body)))._replace(each=each)
+        body = _BEHIND.sub(_behind, _SET.sub(_qualified, source.body)).removesuffix("\nRETURNING 1")
+        for condition, column in () if _DEFINES.search(body) else _CONDITIONS:
+            body = condition.sub(column, body)
+        if _WAITS.search(body):
+            body = body.replace("{now}", "{now_when_locked}")
+        return super().render(source._replace(body=body))._replace(each=each)
 
     def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
         """A place, and what it takes."""
@@ -429,7 +466,7 @@ class Mysql(Dialect):
         columns = argument.columns or (("value", argument.type.removesuffix("[]")),)
         paths = [f"$[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["$"]
         each = ", ".join(
-            f"`{column}` {self.types.get(kind, kind.upper())} PATH '{path}'"
+            f"`{column}` {self.types.get(kind, 'BIGINT')} PATH '{path}'"
             for (column, kind), path in zip(columns, paths, strict=True)
         )
         return f"JSON_TABLE({place}, '$[*]' COLUMNS ({each})) AS {alias}"
@@ -441,7 +478,7 @@ class Mysql(Dialect):
     def update(self, words: str, source: Source, order: list[int]) -> str:
         """The rows are joined where the UPDATE begins."""
         table, alias, name = re.split(r",? +", words)
-        return f"UPDATE {self.table.format(table)} AS {alias} JOIN {self.rows(name, source, order)}"
+        return f"UPDATE {self.rows(name, source, order)} STRAIGHT_JOIN {self.table.format(table)} AS {alias}"
 
     def updating(self, name: str, source: Source, order: list[int]) -> str:
         """Nothing: they are there already."""
@@ -452,7 +489,9 @@ class Mysql(Dialect):
         table, _, name = words.split()
         columns = [column for column, _ in source.argument(name)[1].columns]
         same = self._render(" AND ".join(f"d.{column} = {name}.{column}" for column in columns), source, order)
-        return f"DELETE d FROM {self.table.format(table)} AS d JOIN {self.rows(name, source, order)} WHERE {same}"
+        return (
+            f"DELETE d FROM {self.rows(name, source, order)} STRAIGHT_JOIN {self.table.format(table)} AS d WHERE {same}"
+        )
 
 
 _SET = re.compile(r"(\{update \w+ (\w+), \w+\}\s+SET )(.*?)(?=\{from )", re.DOTALL)

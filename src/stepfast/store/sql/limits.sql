@@ -24,10 +24,11 @@ ORDER BY r.losses, r.priority DESC, r.place LIMIT :most;
 
 -- name: log_starts(u(queue text, key text, at bigint, number integer))
 -- Attempts that were begun: for the rates of a queue (key '') and of its keys.
-INSERT INTO {queue_starts} AS s(queue, key, at, number)
+INSERT INTO {queue_starts} (queue, key, at, number)
 SELECT u.queue, u.key, u.at, u.number FROM {rows u}
 WHERE true
-{upsert queue, key, at} number = CASE WHEN s.number < {most_counted} THEN s.number + {new.number} ELSE s.number END;
+{upsert queue, key, at} number = CASE WHEN {queue_starts}.number < {most_counted}
+    THEN {queue_starts}.number + {new.number} ELSE {queue_starts}.number END;
 
 -- name: note_pruned(u(name text, at bigint))
 -- When what no window reaches any more was removed last.
@@ -127,7 +128,7 @@ FROM {each l} (
     ) AS unkeyed
     UNION ALL
     SELECT * FROM (
-        SELECT NULL, r.workflow, r.priority, r.place, NULL, 0, NULL, NULL
+        SELECT NULL AS id, r.workflow, r.priority, r.place, NULL AS version, 0 AS size, NULL AS key, NULL AS fresh
         FROM {runs} r {index runs_ready}
         WHERE r.queue = :queue AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
           AND r.place IS NOT NULL AND r.losses < 2

@@ -96,5 +96,5 @@ AND NOT EXISTS (SELECT 1 FROM {runs} r WHERE r.worker = w.id)
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.
-DELETE FROM {workers} AS w WHERE w.state = 'dead'
-AND NOT EXISTS (SELECT 1 FROM {runs} r WHERE r.worker = w.id);
+DELETE FROM {workers} WHERE state = 'dead'
+AND NOT EXISTS (SELECT 1 FROM {runs} r WHERE r.worker = {workers}.id);

@@ -432,7 +432,8 @@ class SqliteStore(Store):
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:
         statement = self._sql[OLDEST * oldest_first + page_statement(filters.tag, filters.status, filters.workflow)]
-        return await self._read(lambda database: database.execute(statement, filters._asdict()).fetchall())
+        values = filters if filters.tag is not None else filters[:-1]
+        return await self._read(lambda database: database.execute(statement, values).fetchall())
 
     async def _read(self, work: Work[T]) -> T:
         if self._reader is None:

@@ -40,7 +40,7 @@ ON CONFLICT DO NOTHING;
 SELECT u.id::text AS ours, r.id, (SELECT has_column_privilege('{schema}.runs', 'input', 'SELECT')) AS reads
 FROM {rows u} JOIN {runs} r ON r.workflow = u.workflow AND r.key = u.key;
 
--- name: runs
+-- override: runs
 -- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
 -- out by passing null; the last two are spans of time by the server's clock. Large payloads are left out: fifty of the
 -- largest would be 800 MB.
@@ -65,7 +65,7 @@ WHERE dag_id IS NULL
   AND ($9::bigint IS NULL OR created_at < {now} - $9)
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: runs_running
+-- override: runs_running
 -- The same, for runs that are being executed: few beside all others, and known by their workers or as dag runs under way.
 -- (OFFSET 0 keeps the planner from walking through all runs in the order of their ids instead.)
 WITH held AS MATERIALIZED (
@@ -101,7 +101,7 @@ WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL
   AND ($2::uuid IS NULL OR r.id {beyond} $2) AND d.status = $1
 ORDER BY r.id {direction} LIMIT $3;
 
--- name: runs_tagged
+-- override: runs_tagged
 -- The same, starting from a tag.
 SELECT r.id::text, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        CASE WHEN octet_length(r.input) <= {listed} THEN r.input END AS input,

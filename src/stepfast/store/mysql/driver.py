@@ -1,0 +1,240 @@
+"""Executes the statements of MariaDB and MySQL, and drives flows (``store/flows``) in transactions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...errors import DatabaseRefused
+from ..answers import TransportConnection
+from ..dialects import MYSQL, Rendered
+from ..flows.base import (
+    Ask,
+    Commit,
+    Flow,
+    Put,
+    PutAndAsk,
+    PutEach,
+    Remove,
+    Request,
+    SendTasks,
+    T,
+    schedule_columns,
+    standing_columns,
+)
+from ..sql import load_rendered
+from .connections import NOW, NOW_WHEN_LOCKED
+from .errors import translate
+from .transactions import repeatedly, transaction
+
+_ROOM = 4096
+"""Bytes of a packet that are not of one argument."""
+_DECIMAL = 246
+"""The type of a column that the servers make of every sum."""
+_OTHERWISE = {"record_steps": "replace_steps"}
+"""Statements that are executed for the same rows where one has not written all of them."""
+_WORDS = {"still_undelivered": 2}
+"""How many columns at the beginning of a row are lists, separated by blanks."""
+_COUNTED = re.compile(rb"(Rows matched|Duplicates): (\d+)")
+_COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
+_PLACE = re.compile(r"%%|%s")
+_FRESH = (
+    "(NOT (r.counted_attempt <=> GREATEST(r.attempt, r.first_attempt)) "
+    "AND NOT (r.graph IS NOT NULL AND r.dag_id IS NULL))"
+)
+"""Whether a claim of the run begins an attempt, which a rate counts: a dag run that is finished begins none."""
+_WENT_ON = "CONVERT(substr(r.output, 2, 36) USING ascii) COLLATE ascii_bin"
+"""The id of the run that one with the reason 'continued' went on as."""
+
+
+def words_of(namespace: str, listed: int) -> dict[str, str]:
+    """What statements of a namespace have in place of words."""
+    return {
+        "prefix": f"{namespace}_", "now": NOW, "now_when_locked": NOW_WHEN_LOCKED, "listed": str(listed),
+        "standing": standing_columns(), "schedule": schedule_columns(), "fresh": _FRESH, "went_on": _WENT_ON,
+        "join": "STRAIGHT_JOIN", "server": "NULL", "wide": "", "/wide": "",
+    }  # fmt: skip
+
+
+class Part(NamedTuple):
+    """One statement, as the driver takes it, and the numbers of the arguments that its places take."""
+
+    text: str
+    order: tuple[int, ...]
+
+
+class Statement(NamedTuple):
+    """What is executed by a name: the rows are those of the first part."""
+
+    parts: tuple[Part, ...]
+    each: int | None
+    """The number of the argument for each row of which it is executed."""
+
+
+def load(words: dict[str, str]) -> dict[str, Statement]:
+    """The statements of a namespace."""
+    return {name: _statement(rendered) for name, rendered in load_rendered(MYSQL, words).items()}
+
+
+def _statement(rendered: Rendered) -> Statement:
+    parts, order = [], list(rendered.order)
+    for text in _COMMENT.sub(lambda found: found[1] or "", rendered.text).split(";\n"):
+        places = sum(found == "%s" for found in _PLACE.findall(text))
+        parts.append(Part(text.strip() if places else text.strip().replace("%%", "%"), tuple(order[:places])))
+        del order[:places]
+    return Statement(tuple(parts), rendered.each)
+
+
+class Driver:
+    """Answers the requests of flows over a connection."""
+
+    def __init__(self, statements: dict[str, Statement], packet: Callable[[], int | None]) -> None:
+        self._sql = statements
+        self._packet = packet
+        """The largest packet that the server takes, once it is known."""
+        self.carrier: TransportConnection | None = None
+        """The transport of remote steps, if it is in this database and open."""
+
+    async def run(self, connection: Any, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        """Drive a flow in a transaction, or in as many as it requests. The first is begun again where the server has
+        rolled it back for the sake of another; a later one cannot be, which is as if the reply to it was lost."""
+        committed = False
+
+        async def drive() -> T:
+            nonlocal committed
+            try:
+                driven, answer = flow(*arguments), None
+                while True:
+                    async with transaction(connection, ours=True):
+                        try:
+                            while not isinstance(request := driven.send(answer), Commit):
+                                answer = await self._answer(connection, request)
+                        except StopIteration as end:
+                            result: T = end.value
+                            return result
+                    committed, answer = True, None
+            except Exception as error:
+                if committed:
+                    raise translate(error) from None
+                raise
+
+        return await repeatedly(drive)
+
+    async def join(self, connection: Any, flow: Flow[T]) -> T:
+        """Drive a flow within a transaction that is open, or one that only reads without any."""
+        answer: Any = None
+        try:
+            while True:
+                answer = await self._answer(connection, flow.send(answer))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def fetch(self, connection: Any, name: str, *arguments: Any) -> list[Any]:
+        """The rows that a question brings."""
+        statement = self._sql[name]
+        if statement.each is None:
+            return await self._rows(connection, name, arguments)
+        number, found = statement.each, list[Any]()
+        for row in arguments[number]:
+            values = row if isinstance(row, (tuple, list)) else (row,)
+            found += await self._rows(connection, name, (*arguments[:number], *values, *arguments[number + 1 :]))
+        return found
+
+    async def put(self, connection: Any, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Execute a statement for many rows; how many it wrote. So many go at once as the server takes."""
+        written = 0
+        for portion, text in self._portions(rows):
+            count = 0
+            for part in self._sql[name].parts:
+                count += _written(await _execute(connection, part.text, [text] * len(part.order)))
+            if count < len(portion) and name in _OTHERWISE:
+                count += await self.put(connection, _OTHERWISE[name], portion)
+            written += count
+        return written
+
+    async def _rows(self, connection: Any, name: str, arguments: Sequence[Any]) -> list[Any]:
+        values = [_encode(each) if isinstance(each, list) else each for each in arguments]
+        first, *others = self._sql[name].parts
+        cursor = await _execute(connection, first.text, [values[number] for number in first.order])
+        if cursor.description is None:
+            return [(1,)] * _written(cursor)
+        found = _read(cursor.description, await cursor.fetchall())
+        for part in others:
+            await _execute(connection, part.text, [values[number] for number in part.order])
+        lists = _WORDS.get(name)
+        return found if lists is None else [(*(row[n].split() for n in range(lists)), *row[lists:]) for row in found]
+
+    def _portions(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Sequence[tuple[Any, ...]], str]]:
+        text, most = _encode(rows), self._packet()
+        size = len(text) if most is None or len(text) * 4 < most else len(text.encode())
+        if most is None or size + _ROOM <= most:
+            yield rows, text
+        elif len(rows) == 1:
+            raise DatabaseRefused(f"it has {size:,} bytes, and the server takes {most:,} at once (max_allowed_packet)")
+        else:
+            half = len(rows) // 2
+            yield from self._portions(rows[:half])
+            yield from self._portions(rows[half:])
+
+    async def _answer(self, connection: Any, request: Request) -> Any:
+        if isinstance(request, Ask):
+            return await self.fetch(connection, request.name, *request.arguments)
+        if isinstance(request, Put):
+            return await self.put(connection, request.name, request.rows)
+        if isinstance(request, (PutEach, PutAndAsk)):
+            for name in request.names:
+                await self.put(connection, name, request.rows)
+            return None if isinstance(request, PutEach) else await self._answer(connection, request.then)
+        if isinstance(request, (SendTasks, Remove)):
+            return await self._carry(connection, request)
+        assert not isinstance(request, Commit), "the transaction is not this flow's"
+        return None
+
+    async def _carry(self, connection: Any, request: SendTasks | Remove) -> None:
+        """Send tasks, or remove results, in this transaction."""
+        assert self.carrier is not None, "the transport is in another database"
+        if isinstance(request, SendTasks):
+            await self.carrier.dispatch(request.tasks, connection)
+        else:
+            await self.carrier.remove(request.results, connection)
+
+
+def _encode(values: Sequence[Any]) -> str:
+    """Rows or a list as JSON; rows of one column as a list."""
+    if values and isinstance(values[0], tuple) and len(values[0]) == 1:
+        values = [row[0] for row in values]
+    return msgspec.json.encode(values).decode()
+
+
+async def _execute(connection: Any, text: str, values: list[Any]) -> Any:
+    cursor = connection.cursor()
+    await cursor.execute(text, values or None)
+    return cursor
+
+
+def _written(cursor: Any) -> int:
+    """How many rows were inserted, found for a change, or deleted: one that replaces another counts two at the server,
+    and one that is changed to what it is none."""
+    found = _COUNTED.search(cursor._result.message or b"")
+    if found is None:
+        return int(cursor.rowcount)
+    return int(found[2]) if found[1] == b"Rows matched" else int(cursor.rowcount) - int(found[2])
+
+
+def _read(description: Any, rows: Any) -> list[Any]:
+    """Rows with numbers in place of decimals."""
+    decimals = [column[1] == _DECIMAL for column in description]
+    if not any(decimals):
+        return list(rows)
+    return [tuple(_number(value) if of else value for value, of in zip(row, decimals, strict=True)) for row in rows]
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, Decimal):
+        return value
+    return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
