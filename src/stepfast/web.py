@@ -1,4 +1,4 @@
-"""Routes for Starlette and FastAPI applications: streams of runs as server-sent events.
+"""For Starlette and FastAPI applications: streams of runs as server-sent events, and a lifespan with a worker.
 
 Mount them where you like: ``api.mount("/streams", Router(routes=stepfast.web.streams(app, authorize=may_read)))``.
 """
@@ -6,13 +6,16 @@ Mount them where you like: ``api.mount("/streams", Router(routes=stepfast.web.st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Unpack
 
 import msgspec
 
 from .app import Stepfast
+from .engine.options import WorkerKeywords
 from .errors import ConfigurationError, InvalidInput, PayloadError, RunNotFound
 from .streams import StreamItem, check_offset
 
@@ -59,6 +62,39 @@ def streams(app: Stepfast, *, authorize: Authorize, keep_alive: float = _KEEP_AL
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     return [Route("/{run}/{stream}", serve, methods=["GET"], name="stepfast-stream")]
+
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+def lifespan(
+    app: Stepfast,
+    *,
+    inner: Lifespan | None = None,
+    worker: bool = True,
+    queues: Sequence[str] | None = None,
+    **options: Unpack[WorkerKeywords],
+) -> Lifespan:
+    """A lifespan that connects the application and works, for as long as the web application lasts:
+    ``FastAPI(lifespan=stepfast.web.lifespan(app, concurrency=20))``.
+
+    ``inner``: the lifespan that the web application has already. It is entered last and left first, so that it can use
+    the application, and its state is passed on. ``worker=False`` only connects: runs are executed elsewhere. Other
+    options are those of ``app.worker``.
+    """
+    if not worker and (queues is not None or options):
+        given = next(iter(options), "queues")
+        raise ConfigurationError(f"stepfast.web.lifespan(worker=False) takes no {given}=: it has no worker")
+
+    @contextlib.asynccontextmanager
+    async def entered(web: Any) -> AsyncIterator[Any]:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(app)
+            if worker:
+                await stack.enter_async_context(app.worker(queues, **options))
+            yield None if inner is None else await stack.enter_async_context(inner(web))
+
+    return entered
 
 
 def _json(value: Any) -> str:
