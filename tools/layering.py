@@ -68,6 +68,7 @@ ROOM = {
     "schedules": "app",
     "starts": "app",
     "stats": "app",
+    "callbacks": "app",
     "questions": "app",
     "streams": "app",
     "sync": "app",

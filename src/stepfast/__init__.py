@@ -3,6 +3,7 @@
 from .app import Stepfast
 from .compatibility import CheckedRun
 from .engine.call import DurableCall
+from .engine.callbacks import Callback
 from .engine.children import ChildRun
 from .engine.concurrency import BranchCall, FirstCall, MapCall
 from .engine.context import Branches, Context
@@ -12,11 +13,15 @@ from .engine.invocation import current
 from .engine.questions import Question
 from .engine.step import StepCall, step
 from .engine.streams import Stream, stream
-from .engine.sync_context import SyncContext, SyncQuestion
+from .engine.sync_context import SyncCallback, SyncContext, SyncQuestion
 from .engine.workflow import Workflow
 from .errors import (
     AppClosed,
     AttemptTimeout,
+    CallbackDone,
+    CallbackFailed,
+    CallbackNotFound,
+    CallbackTimeout,
     ChildFailed,
     CompensationFailed,
     ConfigurationError,
@@ -75,6 +80,11 @@ __all__ = [
     "Backoff",
     "BranchCall",
     "Branches",
+    "Callback",
+    "CallbackDone",
+    "CallbackFailed",
+    "CallbackNotFound",
+    "CallbackTimeout",
     "CheckedRun",
     "ChildFailed",
     "ChildRun",
@@ -133,6 +143,7 @@ __all__ = [
     "Stream",
     "StreamFull",
     "StreamItem",
+    "SyncCallback",
     "SyncContext",
     "SyncQuestion",
     "UnknownOption",

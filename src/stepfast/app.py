@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
+from . import callbacks
 from .compatibility import CheckedRun, Checker
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.invocation import refuse_in_workflow
@@ -259,6 +260,20 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     async def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send a signal to a run; see ``Run.signal``."""
         await self.get(run_id).signal(name, value, connection=connection)
+
+    async def complete(self, token: str, value: Any = None) -> None:
+        """Complete a callback, by its token: ``callback.result()`` returns the value. Again with the same value, it has
+        no effect. InvalidInput if the value does not fit, CallbackDone, CallbackNotFound."""
+        await callbacks.complete(await self._connect(), self._payloads, token, value)
+
+    async def fail(self, token: str, error: str) -> None:
+        """Fail a callback, by its token: ``callback.result()`` raises CallbackFailed with this text. CallbackDone,
+        CallbackNotFound."""
+        await callbacks.fail(await self._connect(), self._payloads, token, error)
+
+    async def beat(self, token: str) -> None:
+        """Say that a callback with a ``heartbeat`` is being worked on. CallbackDone, CallbackNotFound."""
+        await callbacks.beat(await self._connect(), token)
 
     async def _new_child(
         self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], parent: Parent

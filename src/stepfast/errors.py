@@ -266,6 +266,43 @@ class RunEnded(StepfastError):
         self.run_id = run_id
 
 
+class CallbackTimeout(RecordedError, TimeoutError):
+    """The callback was not completed in time, or a heartbeat of it did not come in time."""
+
+
+class CallbackFailed(RecordedError):
+    """Who had the token of a callback has failed it: ``message`` is what they said."""
+
+    def __init__(self, callback: str, message: str) -> None:
+        super().__init__(f"callback {callback!r} failed: {message}")
+        self.callback = callback
+        self.message = message
+
+
+class CallbackNotFound(StepfastError):
+    """No callback has that token: it may have been removed with its run."""
+
+    def __init__(self) -> None:
+        super().__init__("no callback has this token (its run may have been removed)")
+
+
+class CallbackDone(StepfastError):
+    """The callback has another outcome already, or its time is up, or its run has ended: ``state`` is ``completed``,
+    ``failed``, ``timed_out`` or ``ended``."""
+
+    def __init__(self, callback: str, run_id: str, state: str) -> None:
+        how = {
+            "completed": "has been completed with another value",
+            "failed": "has failed",
+            "timed_out": "has timed out",
+            "ended": "is open no more, because its run has ended",
+        }
+        super().__init__(f"callback {callback!r} of run {run_id} {how.get(state, state)}")
+        self.callback = callback
+        self.run_id = run_id
+        self.state = state
+
+
 class WaitTimeout(RecordedError, TimeoutError):
     """The check of ``ctx.wait_until`` did not become true in time."""
 

@@ -101,6 +101,9 @@ class SyncApp:
         return SyncRun(self.call(self._app.find(workflow, key=key)), self)
 
     signal = _blocking(Stepfast.signal)
+    complete = _blocking(Stepfast.complete)
+    fail = _blocking(Stepfast.fail)
+    beat = _blocking(Stepfast.beat)
     runs = _blocking(Stepfast.runs)
     queues = _blocking(Stepfast.queues)
     stats = _blocking(Stepfast.stats)

@@ -77,6 +77,7 @@ def declare(app: Stepfast) -> None:
         await ctx.options(retries=1).step("flaky", flaky)
         await ctx.sleep(0.001)
         child = await ctx.start("plain", number)
+        await ctx.callback("paid", timeout=60, heartbeat=60)
         return [await child.result(), await ctx.wait_signal("go")]
 
     @app.workflow(name="elsewhere")
@@ -185,6 +186,7 @@ async def read_run(app: Stepfast, run_id: str, odd: Oddity, faults: Faults) -> N
     calls = await faults.reads(f"activity of {odd}", run.activity)
     await faults.reads(f"values of {odd}", run.values)
     await faults.reads(f"questions to {odd}", partial((await app.store()).questions_of, run_id))
+    await faults.reads(f"callbacks of {odd}", partial((await app.store()).callbacks_of, run_id))
     for name in await faults.reads(f"streams of {odd}", run.streams) or ():
         await faults.reads(f"stream of {odd}", lambda: read_stream(run, name))  # noqa: B023
     if info is not None and steps is not None:

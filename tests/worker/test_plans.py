@@ -105,6 +105,8 @@ FILL = [
        FROM stepfast.runs, generate_series(1, 2) n WHERE status IN ('completed', 'waiting')""",
     """INSERT INTO stepfast.questions (id, run_id, name, state, format, asked_at)
        SELECT id, run_id, '~question/go', 'open', 1, 1 FROM stepfast.mailbox WHERE kind = 'signal'""",
+    """INSERT INTO stepfast.callbacks (id, run_id, name, state, format, attempt, opened_at, beat_at)
+       SELECT id, run_id, 'go', 'open', 1, 1, 1, 1 FROM stepfast.mailbox WHERE kind = 'signal'""",
     f"""UPDATE stepfast.runs SET parent_id = md5('s1')::uuid, reply_to = id
         WHERE id IN (SELECT md5('s' || n)::uuid FROM generate_series(2, {SLEEPING // 2}) n)""",
     # dag runs: many with a few steps, done or blocked, and one (of the number 0) with many that are done

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import NamedTuple
 
-from ..engine.children import RESULT
+from ..engine.children import CALLBACK_RESULT, RESULT
 from ..engine.concurrency import FIRST
 from ..engine.history import UNDO
 from ..engine.timers import SLEEP
@@ -24,7 +24,7 @@ from ..monitoring.text import count, lasting, shortened
 
 RUN = "run"
 """The kind of the row of the run as a whole."""
-_WAITS = frozenset({SLEEP, "signal", RESULT, "call", FIRST, "wait_until"})
+_WAITS = frozenset({SLEEP, "signal", "question", RESULT, CALLBACK_RESULT, "call", FIRST, "wait_until"})
 """Kinds of calls in which nothing is done here."""
 _LONGEST = 200
 """Characters of an error in a tooltip."""

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 O = TypeVar("O")  # noqa: E741
 
 RESULT = "result"
+CALLBACK_RESULT = "callback_result"
+_OUTCOMES = (status.COMPLETED, status.FAILED)
+_ENDS = {RESULT: status.MAIL_CHILD, CALLBACK_RESULT: status.MAIL_CALLBACK}
+"""Kinds of records of ends that may be asked for again, and the mail that brings these."""
 
 STARTS = ("start", "call")
 """Kinds of records that start a child, whose id is made from their address."""
@@ -119,7 +123,7 @@ class ResultCall(DurableCall[O]):
 
     async def _replay(self, record: StepRecord) -> O:
         if self.has_outcome:
-            self._share(_end_on_record(self._execution, self._child.run_id, record))
+            self._share(end_on_record(self._execution, self._child.run_id, record))
         return await super()._replay(record)
 
     def _share(self, mail: Mail) -> None:
@@ -211,13 +215,14 @@ class ChildCall(ResultCall[O]):
 
 
 def recall_ends(execution: Execution) -> None:
-    """The ends of children that are on record; a branch that lost a race since has taken them, and is not replayed."""
+    """The ends of children and callbacks that are on record; a branch that lost a race since has taken them, and is not
+    replayed."""
     execution.inbox.recalled = True
     payloads = execution.recorder.payloads
     for record in execution.history.records.values():
-        if record.kind == RESULT and record.arguments is not None and record.status != status.CANCELLED:
-            child = payloads.plain(record.arguments, record.format, "the id of a child")
-            execution.inbox.share(_end_on_record(execution, child, record))
+        if record.kind in _ENDS and record.arguments is not None and record.status in _OUTCOMES:
+            ended = payloads.plain(record.arguments, record.format, "the id of what ended")
+            execution.inbox.share(end_on_record(execution, ended, record))
 
 
 async def new_child(
@@ -242,6 +247,8 @@ def _as_mail(run_id: str, child: str, outcome: Outcome) -> Mail:
     return Mail(run_id, child, status.MAIL_CHILD, outcome.status, outcome.output, outcome.error, outcome.format)
 
 
-def _end_on_record(execution: Execution, child: str, record: StepRecord) -> Mail:
+def end_on_record(execution: Execution, ended: str, record: StepRecord) -> Mail:
+    """The end of a child or a callback, as the mail that had brought it."""
     how = status.COMPLETED if record.error is None else status.FAILED
-    return Mail(execution.run_id, child, status.MAIL_CHILD, how, record.output, record.error, record.format)
+    kind = _ENDS.get(record.kind, status.MAIL_CHILD)
+    return Mail(execution.run_id, ended, kind, how, record.output, record.error, record.format)

@@ -20,6 +20,7 @@ from ..model.records import StepRecord
 from ..model.stored import read_json
 from ..settings import FORMAT
 from .call import DurableCall, Race, UnplacedCall, as_given_up
+from .callbacks import CallbackResultCall
 from .children import ResultCall
 from .function_spec import name_of
 from .history import Cursor, addresses_above, branches_around, sub_branch
@@ -173,7 +174,7 @@ async def gather(
     """``ctx.gather``: all of them, in the order they were given. All come to their end before an error is raised."""
     group = object()
     for call in calls:
-        if isinstance(call, (ResultCall, RemoteCall)):
+        if isinstance(call, (ResultCall, RemoteCall, CallbackResultCall)):
             call.group = group
     try:
         outcomes = await finish_all(execution, cursor, [as_coroutine(call) for call in calls])
@@ -433,7 +434,8 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         if recorded:  # the race was over when the worker died, only who won was not recorded yet
             # Mail is only taken by who has won, even if another has recorded something just before.
             takes_none = {
-                name: not isinstance(self._runners[name], (SignalCall, ResultCall, RemoteCall)) for name in recorded
+                name: not isinstance(self._runners[name], (SignalCall, ResultCall, RemoteCall, CallbackResultCall))
+                for name in recorded
             }
             winner = min(recorded, key=lambda name: (takes_none[name], finished[name].seq))
             self._close_losers(winner)

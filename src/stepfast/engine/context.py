@@ -21,14 +21,15 @@ from typing import (
     overload,
 )
 
-from ..errors import AttemptEnded, ContextMisuse
+from ..errors import AttemptEnded, ConfigurationError, ContextMisuse
 from ..model import status
 from ..model.backoff import seconds, to_milliseconds
 from ..model.ids import successor_id
-from ..model.names import OWN_KEYS, check_name, check_question, check_signal
+from ..model.names import OWN_KEYS, check_callback, check_name, check_question, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
 from .call import DurableCall, UnplacedCall, call_line, refuse_in_step, step_key
+from .callbacks import CallbackCall, CallbackPlan
 from .children import ChildCall, StartCall
 from .concurrency import BranchCall, BranchGroup, FirstCall, Many, MapCall, check_runners, gather, to_await
 from .execution import Execution
@@ -311,6 +312,23 @@ class ContextBase:
         limit = _span(timeout, "the timeout of ctx.wait_question")
         return QuestionCall(self._execution, self._cursor, name, type_, limit, where)
 
+    def _make_callback(
+        self,
+        name: str,
+        type_: Any,
+        timeout: float | timedelta | None,
+        heartbeat: float | timedelta | None,
+        where: str,
+    ) -> CallbackCall[Any]:
+        self._check("ctx.callback")
+        check_callback(name, self._execution.recorder.settings.max_name)
+        check_type(type_, f"the value of callback {name!r}")
+        beat_ms = _span(heartbeat, "the heartbeat of ctx.callback")
+        if beat_ms is not None and beat_ms < 1:
+            raise ConfigurationError(f"the heartbeat of ctx.callback must be more than zero, not {heartbeat!r}")
+        plan = CallbackPlan(type_, _span(timeout, "the timeout of ctx.callback"), beat_ms)
+        return CallbackCall(self._execution, self._cursor, name, plan, where)
+
     def _make_until(
         self,
         target: Any,
@@ -459,6 +477,37 @@ class Context(ContextBase):
         """Wait for ``run.ask(name, value)``, and answer by ``await question.answer(…)`` or ``question.refuse(…)``. One
         that was asked before counts. QuestionTimeout after ``timeout``."""
         return self._make_question(name, type, timeout, call_line(2))
+
+    @overload
+    def callback(
+        self,
+        name: str,
+        *,
+        type: type[T],
+        timeout: float | timedelta | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> CallbackCall[T]: ...
+    @overload
+    def callback(
+        self,
+        name: str,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> CallbackCall[Any]: ...
+    def callback(
+        self,
+        name: str,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> CallbackCall[Any]:
+        """A token for someone outside: ``callback = await ctx.callback("payment")``, give ``callback.token`` to them,
+        then ``await callback.result()``. Who has the token ends it by ``app.complete(token, value)`` or ``app.fail``.
+        ``timeout`` counts from here; with a ``heartbeat`` no longer than that may pass between two ``app.beat``."""
+        return self._make_callback(name, type, timeout, heartbeat, call_line(2))
 
     @overload
     def wait_until(

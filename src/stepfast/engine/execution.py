@@ -77,6 +77,8 @@ class Execution:
     """That entry, where there are observers: they hear of it when the run has left."""
     left_told = False
     """Whether observers have heard how this claim ended."""
+    tokens: dict[str, str] | None = None
+    """The tokens of its callbacks, and what is stored in their place."""
     own_streams: RunStreams | None = None
     """What it sends to streams, if it ever asked for one."""
     has_notes = False

@@ -18,7 +18,7 @@ from ..model.ids import new_id
 from ..model.payload import Payloads
 from ..model.records import Entry, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
-from ..model.rows import DagStepRow, Outcome
+from ..model.rows import CallbackRow, DagStepRow, Outcome
 from ..model.status import ASK_CANCEL
 from ..settings import Settings
 
@@ -364,6 +364,14 @@ class StoreQueries:
 
     async def refuse_question(self, run_id: str, refusal: QuestionAnswer) -> None:
         """Refuse a question in the mailbox of a run."""
+        never()
+
+    async def callback(self, run_id: str, id_: str, claim: int, attempt: int) -> CallbackRow | None:
+        """How a callback stands that the run waits for: its time may be up."""
+        never()
+
+    async def reject_callback(self, run_id: str, id_: str) -> bool:
+        """Open a callback again whose value does not fit; False if it was taken."""
         never()
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:

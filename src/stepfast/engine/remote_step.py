@@ -12,7 +12,7 @@ import msgspec
 from ..errors import ConfigurationError, PayloadError, RecordedError, RemoteStepError, RemoteTimeout
 from ..model import status
 from ..model.backoff import Backoff, check_backoff, default_backoff, seconds
-from ..model.ids import child_id
+from ..model.ids import child_id, without_tokens
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import check_type
 from ..model.records import Mail, StepDone, StepRecord, StepWith
@@ -23,7 +23,7 @@ from .function_spec import check_undo_call, name_of
 from .history import UNDO, Cursor, as_record
 from .observers import remote_trace
 from .options import RemoteKeywords
-from .step import Undoable
+from .step import Undoable, encode_arguments
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -123,7 +123,9 @@ class RemoteCall(DurableCall[T]):
         text = payloads.bare(order.input, f"the input of remote step {self.name!r}")
         way = execution.recorder.queries.way or await execution.recorder.queries.find_way()
         plan: dict[str, Any] = {"id": id_} if order.timeout_ms is None else {"id": id_, "for": order.timeout_ms}
-        kept = text if settings.record_arguments and payloads.format == FORMAT else None
+        kept = None
+        if settings.record_arguments and payloads.format == FORMAT:
+            kept = text if execution.tokens is None else without_tokens(text, execution.tokens)
         entry = self._entry(status.WAITING, msgspec.json.encode(plan).decode(), arguments=kept, format_=FORMAT)
         backoff = backoff_text(order.backoff or default_backoff(settings))
         send = Dispatch(
@@ -177,7 +179,7 @@ class RemoteCall(DurableCall[T]):
         payloads = self._execution.recorder.payloads
         if not payloads.settings.record_arguments:
             return None
-        return payloads.encode(self._order.input, f"the input of remote step {self.name!r}")
+        return encode_arguments(payloads, self._execution.tokens, self._order.input)
 
     def _undo_name(self) -> str | None:
         return None if self._order.undo is None else name_of(self._order.undo)

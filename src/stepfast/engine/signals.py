@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import RecordedError, SignalTimeout, StepfastError
 from ..model import status
-from ..model.payload import json_schema
+from ..model.payload import Payloads, json_schema
 from ..model.payload_check import first_problem
 from ..model.records import Mail, StepRecord, StepRunning, StepWith
 from .call import DurableCall, time_given
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LARGEST_SCHEMA = 16 * 1024
+LARGEST_SCHEMA = 16 * 1024
 """Characters: a larger one is not kept with each wait, and values are checked where they arrive alone."""
 _WHERE = re.compile(r"Expected `[^`]*`, got `[^`]*`( - at `[^`]*`)?|at `[^`]*`")
 """What may be repeated of the problem with a value: types and the path, not the value itself."""
@@ -42,6 +42,15 @@ def misfit(value: Any, plans: list[str]) -> str | None:
             return None
         problems.append(problem)
     return problems[0] if problems else None
+
+
+def problem_with(mail: Mail, type_: Any, payloads: Payloads, what: str) -> str | None:
+    """What is wrong with the value of a message that has come, if it is to be of this type."""
+    try:
+        payloads.take_in(mail.value or "null", type_, mail.format, what)
+    except StepfastError as error:
+        return str(error)
+    return None
 
 
 class SignalCall(DurableCall[T]):
@@ -98,7 +107,7 @@ class SignalCall(DurableCall[T]):
         """How long it waits, and for what: so that whoever sends something else can be told at once."""
         plan: dict[str, Any] = {} if self._timeout_ms is None else {"for": self._timeout_ms}
         schema = json_schema(self._type)
-        if schema is not None and len(schema) <= _LARGEST_SCHEMA:
+        if schema is not None and len(schema) <= LARGEST_SCHEMA:
             plan["type"] = msgspec.Raw(schema.encode())
         return msgspec.json.encode(plan).decode()
 
@@ -107,12 +116,8 @@ class SignalCall(DurableCall[T]):
     def _misfit(self, mail: Mail) -> str | None:
         """What is wrong with a value. It is not taken: the signal stays in the mailbox, and the run goes on waiting,
         for whoever sent it may send the right one. To end the run would be a high price for a slip of the hand."""
-        payloads, what = self._execution.recorder.payloads, f"the value of {self._kind} {self.name!r}"
-        try:
-            payloads.take_in(mail.value or "null", self._type, mail.format, what)
-        except StepfastError as error:
-            return str(error)
-        return None
+        what = f"the value of {self._kind} {self.name!r}"
+        return problem_with(mail, self._type, self._execution.recorder.payloads, what)
 
     async def _leave(self, mail: Mail, problem: str) -> None:
         """Leave a message that does not fit in the mailbox."""

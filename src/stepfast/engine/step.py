@@ -17,6 +17,7 @@ from ..cancellation import seen
 from ..errors import ConfigurationError, DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
 from ..model import status
 from ..model.backoff import Backoff, check_backoff, default_backoff, retry_delay, seconds
+from ..model.ids import without_tokens
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import Payloads
 from ..model.records import StepDone, StepRecord, StepRunning
@@ -511,22 +512,30 @@ class StepCall(DurableCall[T]):
             return None
         if self._arguments is None and (self._args or self._kwargs):
             named = by_name(self._work.function, self._args, self._kwargs, self._own_arguments)
+            encode = functools.partial(encode_arguments, recorder.payloads, self._execution.tokens)
             try:
-                self._arguments = recorder.payloads.encode(named, "arguments")
+                self._arguments = encode(named)
             except PayloadError:
-                self._arguments = _encoded_where_json(recorder.payloads, named)
+                self._arguments = _encoded_where_json(encode, named)
         return self._arguments
 
 
-def _encoded_where_json(payloads: Payloads, named: dict[str, Any]) -> str | None:
+def encode_arguments(payloads: Payloads, tokens: dict[str, str] | None, value: Any) -> str:
+    """Arguments as they are recorded, with what is stored of tokens of callbacks in place of these."""
+    if tokens is None:
+        return payloads.encode(value, "arguments")
+    return payloads.take_over(without_tokens(payloads.bare(value, "arguments"), tokens))
+
+
+def _encoded_where_json(encode: Callable[[Any], str], named: dict[str, Any]) -> str | None:
     """Encode the arguments that are JSON; None, if none is, or they are too large."""
     kept = {}
     for name, value in named.items():
         with contextlib.suppress(PayloadError):
-            payloads.encode(value, "arguments")
+            encode(value)
             kept[name] = value
     with contextlib.suppress(PayloadError):
-        return payloads.encode(kept, "arguments") if kept else None
+        return encode(kept) if kept else None
     return None
 
 

@@ -21,6 +21,7 @@ from typing import (
 
 from ..errors import ContextMisuse
 from .call import call_line
+from .callbacks import Callback
 from .children import ChildRun
 from .context import ContextBase
 from .execution import Execution
@@ -86,6 +87,35 @@ class SyncContext(ContextBase):
     ) -> SyncQuestion[Any]:
         """Wait for a question; see ``Context.wait_question``."""
         return SyncQuestion(self._wait(self._make_question(name, type, timeout, call_line(2))), self)
+
+    @overload
+    def callback(
+        self,
+        name: str,
+        *,
+        type: type[T],
+        timeout: float | timedelta | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> SyncCallback[T]: ...
+    @overload
+    def callback(
+        self,
+        name: str,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> SyncCallback[Any]: ...
+    def callback(
+        self,
+        name: str,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> SyncCallback[Any]:
+        """A token for someone outside; see ``Context.callback``."""
+        return SyncCallback(self._wait(self._make_callback(name, type, timeout, heartbeat, call_line(2))), self)
 
     @overload
     def wait_until(
@@ -233,6 +263,23 @@ class SyncQuestion(Generic[O]):
     def refuse(self, why: str) -> None:
         """Refuse to answer."""
         self._context._wait(self._question.end_by("question.refuse", REFUSED, why, call_line(2)))
+
+
+class SyncCallback(Generic[O]):
+    """A callback in a plain ``def`` workflow; see ``Callback``."""
+
+    def __init__(self, callback: Callback[O], context: SyncContext) -> None:
+        self._callback = callback
+        self._context = context
+        self.name, self.token = callback.name, callback.token
+
+    def __repr__(self) -> str:
+        return f"SyncCallback({self.name!r})"
+
+    def result(self) -> O:
+        """Wait for the value that the holder of the token gives. CallbackFailed, CallbackTimeout."""
+        result: O = self._context._wait(self._callback.wait(call_line(2)))
+        return result
 
 
 class SyncChildRun(Generic[O]):

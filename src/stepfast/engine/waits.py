@@ -37,7 +37,7 @@ class RunMailbox:
         self.looked_at: float | None = None
         """When the last look began, by this process's clock."""
         self.recalled = False
-        """Whether the ends of children that are on record are in here."""
+        """Whether the ends of children and callbacks that are on record are in here."""
         self.alive: asyncio.Future[dict[str, int | None]] | None = None
         """Remote steps that still come to something, once somebody has asked."""
         self._seen: set[str] = set()
@@ -141,6 +141,11 @@ class RunMailbox:
     def gone(self, mail_ids: list[str]) -> None:
         """Mail was taken, and lies in the mailbox no longer."""
         self._there.difference_update(mail_ids)
+
+    def forget(self, mail_id: str) -> None:
+        """Mail was refused, and other mail may come with its id."""
+        self._there.discard(mail_id)
+        self._seen.discard(mail_id)
 
     def share(self, mail: Mail) -> None:
         """The end of a child is there for everybody who asks for it, now and later."""

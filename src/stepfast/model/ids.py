@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from ..errors import ConfigurationError, RunNotFound
@@ -108,6 +108,34 @@ def child_id(parent: str, branch: str, position: int) -> str:
     keeps the parent's time, so that the two lie close together."""
     digest = hashlib.blake2b(f"{parent}/{branch}/{position}".encode(), digest_size=10).hexdigest()
     return f"{parent[:14]}7{digest[:3]}-{'89ab'[int(digest[3], 16) & 3]}{digest[4:7]}-{digest[7:19]}"
+
+
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+def callback_token(secret: str, run_id: str, branch: str, position: int, name: str) -> str:
+    """The token of the callback that is made at an address in the code of a run: the same on every replay. Only who
+    knows the secret of the run can work it out."""
+    made = f"callback/{run_id}/{branch}/{position}/{name}"
+    return hashlib.blake2b(made.encode(), key=secret.encode(), digest_size=16).hexdigest()
+
+
+def callback_id(token: object) -> str | None:
+    """What is stored of a token: its hash, spelled as an id. None for a text that is no token."""
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        return None
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+
+
+_POSSIBLE_TOKEN = re.compile(r"(?=([0-9a-f]{32}))")
+
+
+def without_tokens(text: str, tokens: Mapping[str, str]) -> str:
+    """A text with what is stored of tokens in place of these."""
+    for token in {found[1] for found in _POSSIBLE_TOKEN.finditer(text)} & tokens.keys():
+        text = text.replace(token, tokens[token])
+    return text
 
 
 def successor_id(run_id: str) -> str:

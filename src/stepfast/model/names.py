@@ -78,6 +78,11 @@ def check_question(value: object, limit: int) -> str:
     return check_waited(value, "the name of a question", limit - len(QUESTION))
 
 
+def check_callback(value: object, limit: int) -> str:
+    """The name of a callback."""
+    return check_waited(value, "the name of a callback", limit)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What may have been meant by a name that is not known, as the end of a sentence."""
     found = difflib.get_close_matches(name, list(known), 1) if len(name) > 2 else []  # a letter resembles too much

@@ -208,6 +208,31 @@ class QuestionAnswer(NamedTuple):
     format: int
 
 
+class NewCallback(NamedTuple):
+    """A callback that a run makes."""
+
+    id: str
+    """The hash of its token."""
+    run_id: str
+    name: str
+    expects: str | None
+    """The JSON schema of its value, if that is known and not too large."""
+    timeout_ms: int | None
+    heartbeat_ms: int | None
+    attempt: int
+    """The attempt of the run that makes it."""
+
+
+class CallbackOutcome(NamedTuple):
+    """The end of a callback."""
+
+    state: str
+    """``completed``, ``failed`` or ``timed_out``."""
+    value: str | None
+    error: str | None
+    format: int
+
+
 class StepWith(Struct, gc=False):
     """Journal entry: the outcome of a step together with what must happen in the same transaction."""
 
@@ -220,6 +245,8 @@ class StepWith(Struct, gc=False):
     """Remote steps that go out with this record, unless the run is being cancelled."""
     answers: list[QuestionAnswer] = field(default_factory=list)
     """Questions that this record answers or refuses."""
+    callbacks: list[NewCallback] = field(default_factory=list)
+    """Callbacks that this record makes."""
 
     @property
     def run_id(self) -> str:

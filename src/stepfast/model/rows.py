@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from ..settings import FORMAT
 from .records import RUN_ITSELF
+from .status import OPEN
 
 
 class RunRow(Struct):
@@ -75,6 +76,44 @@ class Outcome(Struct):
     output: str | None
     error: str | None
     format: int
+
+
+class CallbackRow(NamedTuple):
+    """A callback as it stands."""
+
+    id: str
+    run_id: str
+    name: str
+    state: str
+    """``open``, ``completed``, ``failed`` or ``timed_out``."""
+    value: str | None
+    error: str | None
+    format: int
+    expects: str | None
+    timeout_ms: int | None
+    heartbeat_ms: int | None
+    attempt: int
+    """The attempt of the run for which it was opened last."""
+    opened_at: int
+    beat_at: int
+    ended_at: int | None
+
+    @property
+    def due_at(self) -> int | None:
+        """When it times out, unless a heartbeat comes before."""
+        return callback_due(self.opened_at, self.beat_at, self.timeout_ms, self.heartbeat_ms)
+
+    def is_late(self, now: int) -> bool:
+        """Whether it is open, and its time is up."""
+        return self.state == OPEN and self.due_at is not None and self.due_at <= now
+
+
+def callback_due(opened_at: int, beat_at: int, timeout_ms: int | None, heartbeat_ms: int | None) -> int | None:
+    """When a callback times out; None: never."""
+    times = [] if timeout_ms is None else [opened_at + timeout_ms]
+    if heartbeat_ms is not None:
+        times.append(beat_at + heartbeat_ms)
+    return min(times, default=None)
 
 
 class ExecutorRow(NamedTuple):

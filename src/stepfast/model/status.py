@@ -58,6 +58,7 @@ WAITING_RETRY = "retry"
 WAITING_TIME = "time"
 WAITING_SIGNAL = "signal"
 WAITING_QUESTION = "question"
+WAITING_CALLBACK = "callback"
 WAITING_CHILD = "child"
 WAITING_REMOTE = "remote"
 """With the name of the remote step: ``remote:pipeline.extract``."""
@@ -76,8 +77,14 @@ MAIL_CANCEL = "cancel"
 MAIL_RESUME = "resume"
 MAIL_RESCHEDULE = "reschedule"
 MAIL_REMOTE = "remote"
-MAIL_ENDS = frozenset({MAIL_CHILD, MAIL_REMOTE})
-"""What is waited for by its id, and counted as the end of something: children and remote steps."""
+MAIL_CALLBACK = "callback"
+MAIL_ENDS = frozenset({MAIL_CHILD, MAIL_REMOTE, MAIL_CALLBACK})
+"""What is waited for by its id, and counted as the end of something: children, remote steps and callbacks."""
+
+# Where a callback stands.
+OPEN = "open"
+TIMED_OUT = "timed_out"
+"""Or it is completed, or failed."""
 
 # What an operator asks of a running run; its owner learns of it by heartbeat and flush.
 ASK_CANCEL = "cancel"

@@ -145,6 +145,8 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
         return f"It waits for signal {name!r}{_at_the_latest(run)}; `{_send(run, name)}` sends it."
     if what == status.WAITING_QUESTION:
         return f"It waits for question {name!r}{_at_the_latest(run)}; `{_ask(run, name)}` asks it."
+    if what == status.WAITING_CALLBACK:
+        return f"It waits for callback {name!r}{_at_the_latest(run)}; {_COMPLETES}."
     if what == status.WAITING_CHILD:
         return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
     if what == status.WAITING_REMOTE:
@@ -169,6 +171,8 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
             commands.append(f"`{_send(run, name)}`")
         elif what == status.WAITING_QUESTION:
             said.append(f"question {name!r}")
+        elif what == status.WAITING_CALLBACK:
+            said.append(f"callback {name!r}")
         elif what == status.WAITING_CHILD:
             said.append(_open_children(children))
         elif what == status.WAITING_REMOTE:
@@ -184,6 +188,7 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
     return f"It waits for {listed(said)}{due}{sends}."
 
 
+_COMPLETES = "who has its token ends it, by app.complete or app.fail"
 _SERVED = (
     " Workers elsewhere serve it, which are not listed here: if it stays so, see whether one of that group is running "
     "on the transport's tables."

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ..errors import ConfigurationError, InvalidState
 from ..model.records import BeatAnswer, Lane, StepRecord
 from ..model.remote_steps import Result, Task
+from ..model.rows import CallbackRow
 
 Key = tuple[str, int]
 """The run of a remote step, and its number there."""
@@ -310,6 +311,19 @@ class AskedRow(NamedTuple):
     format: int
     asked_at: int
     ended_at: int | None
+
+
+class CallbackAnswer(NamedTuple):
+    """What became of an outcome, or a heartbeat, that was given to a callback."""
+
+    row: CallbackRow
+    """How the callback stands, or stood before."""
+    done: bool = False
+    """False: nothing was changed."""
+    to_check: bool = False
+    """Whether the value is to be checked before it is taken."""
+    lane: Lane | None = None
+    """The lane in which its run is ready now."""
 
 
 class MissingRight(ConfigurationError):

@@ -60,7 +60,7 @@ TABLES = frozenset(
         "meta", "definitions", "workers", "past_workers", "known_workers", "runs", "run_tags", "claims", "steps",
         "tries", "progress", "mailbox", "run_values", "sleeps", "activity", "queues", "queue_starts", "schedules",
         "remote_steps", "audit", "dags_shown", "streams", "stream_sources", "stream_items",
-        "questions", "questions_readable",
+        "questions", "questions_readable", "callbacks", "callbacks_readable",
         "runs_readable", "claims_readable", "steps_readable",
         "activity_readable", "progress_readable", "values_readable", "workers_readable", "schedules_readable",
         "audit_readable",

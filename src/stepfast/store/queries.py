@@ -16,12 +16,23 @@ from ..model.bulk_actions import BatchOutcome
 from ..model.names import read_tags
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
-from ..model.records import Answer, Lane, Mail, NewRun, QuestionAnswer, StepRecord, StepRunning, WorkerInfo
+from ..model.records import (
+    Answer,
+    CallbackOutcome,
+    Lane,
+    Mail,
+    NewRun,
+    QuestionAnswer,
+    StepRecord,
+    StepRunning,
+    WorkerInfo,
+)
 from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.retention import Ended, EndedPage, Keep, Removal, Try, Weight
 from ..model.rows import (
     NO_CALL,
     ActivityRow,
+    CallbackRow,
     CallKey,
     DagStepRow,
     Definition,
@@ -43,6 +54,7 @@ from .answers import (
     AtWork,
     AuditEntry,
     AuditLine,
+    CallbackAnswer,
     Census,
     Delivery,
     Due,
@@ -60,7 +72,7 @@ from .answers import (
     Took,
 )
 from .dag_status import Shown, page, show
-from .flows import limits, operating, questions, remote_steps, retention, schedules, signals, starts, sweep
+from .flows import callbacks, limits, operating, questions, remote_steps, retention, schedules, signals, starts, sweep
 from .flows.base import Flow, Rows, T, ask, put
 from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
 from .flows.starts import Debounced
@@ -200,6 +212,29 @@ class Queries:
     async def questions_of(self, run_id: str, limit: int = 50) -> list[AskedRow]:
         """The questions to a run, the newest first."""
         return [AskedRow(*row) for row in await self._fetch("questions_of", run_id, limit)]
+
+    async def end_callback(self, id_: str, outcome: CallbackOutcome, check: bool = False) -> CallbackAnswer | None:
+        """Give a callback its outcome. Safe to repeat: the answer has the outcome that it has then. None: there is none
+        of that id. ``check``: if it names a type, nothing is done, and the answer says that the value is to be
+        checked."""
+        return await self._drive(callbacks.end, id_, outcome, check)
+
+    async def beat_callback(self, id_: str) -> CallbackAnswer | None:
+        """Note a heartbeat of a callback."""
+        return await self._drive(callbacks.beat, id_)
+
+    async def look_at_callback(self, run_id: str, id_: str, claim: int, attempt: int) -> CallbackRow | None:
+        """How a callback stands for its run, which waits for it: one whose time is up is ended, one that an earlier
+        attempt had no value of is open again."""
+        return await self._drive(callbacks.look, run_id, id_, claim, attempt)
+
+    async def reject_callback(self, run_id: str, id_: str) -> bool:
+        """Open a callback again whose value does not fit; False if its run has taken the value."""
+        return await self._drive(callbacks.reject, run_id, id_)
+
+    async def callbacks_of(self, run_id: str, limit: int = 50) -> list[CallbackRow]:
+        """The callbacks of a run, the newest first."""
+        return [CallbackRow(*row) for row in await self._fetch("callbacks_of", run_id, limit)]
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""

@@ -458,6 +458,16 @@ class Lab:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 
+    async def complete(self, token: str, value: Any = None) -> None:
+        """Complete a callback, by its token; returns when nothing can move any more without time or a signal."""
+        await self.app.complete(token, value)
+        await self.settle()
+
+    async def beat(self, token: str) -> None:
+        """Note a heartbeat of a callback."""
+        await self.app.beat(token)
+        await self.settle()
+
     def _rest_check(self) -> RestCheck:
         assert self._worker is not None
         return RestCheck(self._worker, self._mortal, self.app.remote, self._hanging)
@@ -510,9 +520,23 @@ class Lab:
         their input. Options, types and records stay as they are."""
         self._doubles.replace(what, function)
 
-    def fail(self, what: Any, times: int = 1, error: BaseException | type[BaseException] | None = None) -> None:
-        """Let the next calls of a step fail, by this error or by an ``InjectedFailure``."""
+    @overload
+    def fail(self, what: str, times: str, /) -> Awaitable[None]: ...
+    @overload
+    def fail(self, what: Any, times: int = 1, error: BaseException | type[BaseException] | None = None) -> None: ...
+    def fail(
+        self, what: Any, times: int | str = 1, error: BaseException | type[BaseException] | None = None
+    ) -> Awaitable[None] | None:
+        """Let the next calls of a step fail, by this error or by an ``InjectedFailure``. Or, with a text in the second
+        place, fail a callback by its token: ``await lab.fail(token, "declined")``."""
+        if isinstance(times, str):
+            return self._fail_callback(what, times)
         self._doubles.fail(what, times, error)
+        return None
+
+    async def _fail_callback(self, token: str, error: str) -> None:
+        await self.app.fail(token, error)
+        await self.settle()
 
     async def hang(self, *_: Any, **__: Any) -> Any:
         """A function that never comes back, to try timeouts and deadlines: ``lab.replace(charge, lab.hang)``. The lab

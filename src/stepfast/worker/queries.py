@@ -15,7 +15,7 @@ from ..engine.waits import MailAnswer, MailboxReader
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Claimed, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
-from ..model.rows import DagStepRow, Outcome
+from ..model.rows import CallbackRow, DagStepRow, Outcome
 from .context import WorkerContext
 from .journal import UnverifiedWrites
 from .remote_dispatcher import TransportHandle
@@ -157,6 +157,17 @@ class StoreQueries(EngineErrands):
         """Refuse a question in the mailbox of a run."""
         await self._patiently(lambda: self._store.refuse_question(run_id, refusal))
         self._runtime.answered()
+
+    async def callback(self, run_id: str, id_: str, claim: int, attempt: int) -> CallbackRow | None:
+        """How a callback stands that the run waits for."""
+        row: CallbackRow | None = await self._patiently(
+            lambda: self._store.look_at_callback(run_id, id_, claim, attempt)
+        )
+        return row
+
+    async def reject_callback(self, run_id: str, id_: str) -> bool:
+        """Open a callback again whose value does not fit."""
+        return bool(await self._patiently(lambda: self._store.reject_callback(run_id, id_)))
 
     @property
     def way(self) -> DispatchRoute | None:  # type: ignore[override]

@@ -17,7 +17,7 @@ from ...model.status import ASK_CANCEL, REASON_CANCELLED
 from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_dag, settled_at
 from ...model.transitions.finish import gone_with, leave
 from ...model.transitions.operator import NO_TRACES, end_open_step, pause
-from . import questions, streams
+from . import callbacks, questions, streams
 from .base import COMMIT, Flow, Rows, ask, change, forget_steps, found, lock_free, put, read, traces_of
 from .remote_steps import send_out
 from .starts import insert_runs
@@ -123,9 +123,10 @@ def step_row(step: StepDone, now: int, mail: str | None = None) -> tuple[Any, ..
 
 
 def _join(entries: Sequence[StepWith], now: int) -> Flow[None]:
-    """The mail that records take, the questions that they answer, and the children that they start."""
+    """The mail that records take, the questions that they answer, and the callbacks and children that they make."""
     yield from put("take_mail", [(entry.run_id, mail) for entry in entries for mail in entry.takes])
     yield from questions.answer([answer for entry in entries for answer in entry.answers], now)
+    yield from callbacks.make([made for entry in entries for made in entry.callbacks], now)
     children = [run for entry in entries for run in entry.starts]
     if children:
         yield from insert_runs(children)

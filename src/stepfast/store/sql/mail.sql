@@ -51,7 +51,7 @@ SELECT r.id, r.wakes, r.ends FROM {runs} r WHERE r.id {in ids};
 -- name: heads(ids uuid[])
 -- What is in the mailboxes of some runs, the oldest first, without what it says. A cancellation is not for the run.
 SELECT m.run_id, m.id, m.kind, m.name, COALESCE(octet_length(m.value), 0) + COALESCE(octet_length(m.error), 0) AS size
-FROM {mailbox} m WHERE m.run_id {in ids} AND m.kind IN ('signal', 'child', 'remote') ORDER BY m.sent_at, m.id;
+FROM {mailbox} m WHERE m.run_id {in ids} AND m.kind IN ('signal', 'child', 'remote', 'callback') ORDER BY m.sent_at, m.id;
 
 -- name: bodies(u(run_id uuid, id uuid))
 -- What some mail says, the oldest first.

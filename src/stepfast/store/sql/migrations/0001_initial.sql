@@ -98,7 +98,8 @@
 -- `stream_sources` counts what each branch and step has sent: an item that is there already, because a reply was lost or
 -- the code is executed again, is not stored twice, and the first item of a later try of a step is marked. QUESTIONS
 -- are requests to runs: the request is a message in the mailbox, the answer is in the row, whether or not anyone reads it.
--- One that is open when its run has ended has ended with the run. `trace` is what observers send along with a run, a
+-- One that is open when its run has ended has ended with the run. CALLBACKS have a token that is stored nowhere, but for
+-- its hash: who has it gives the run an outcome, which is a message in the mailbox as the end of a child is. `trace` is what observers send along with a run, a
 -- signal or a remote step: JSON, an object of short texts. Null without observers.
 --
 -- LOCKS. Rows of `runs` are locked in the order of ids. Claims, flushes and sweeps skip locked rows; operators, signals
@@ -375,6 +376,24 @@ CREATE TABLE {questions} (
 );
 CREATE INDEX questions_run ON {questions} (run_id);
 
+CREATE TABLE {callbacks} (
+    id           uuid NOT NULL PRIMARY KEY, -- the first half of the SHA-256 of its token; also that of the message with its outcome
+    run_id       uuid NOT NULL,             -- the run that made it
+    name         varchar(200) NOT NULL,
+    state        varchar(20) NOT NULL,      -- open, completed, failed, timed_out
+    value        text,
+    error        text,
+    format       smallint NOT NULL,         -- of its value, or its error
+    expects      text,                      -- JSON: the schema of its value
+    timeout_ms   bigint,
+    heartbeat_ms bigint,
+    attempt      integer NOT NULL,          -- the attempt of the run for which it was opened last
+    opened_at    bigint NOT NULL,
+    beat_at      bigint NOT NULL,           -- the last heartbeat
+    ended_at     bigint
+);
+CREATE INDEX callbacks_run ON {callbacks} (run_id);
+
 CREATE TABLE {remote_steps} (
     run_id        uuid NOT NULL,
     seq           integer NOT NULL,
@@ -588,6 +607,15 @@ SELECT q.id, q.run_id, substr(q.name, 11) AS name,
        CASE WHEN q.format = 1 THEN {json q.answer} END AS answer, {time q.asked_at} AS asked_at,
        {time q.ended_at} AS ended_at
 FROM {questions} q LEFT JOIN {runs} r ON r.id = q.run_id;
+
+CREATE VIEW {callbacks_readable} AS
+SELECT c.id, c.run_id, c.name,
+       CASE WHEN c.state = 'open' AND (r.completed_at IS NOT NULL OR r.undoing) THEN 'ended' ELSE c.state END AS state,
+       CASE WHEN c.format = 1 THEN {json c.value} END AS value,
+       CASE WHEN c.format = 1 THEN {json c.error} END AS error, {seconds c.timeout_ms} AS timeout,
+       {seconds c.heartbeat_ms} AS heartbeat, {time c.opened_at} AS opened_at, {time c.beat_at} AS beat_at,
+       {time c.ended_at} AS ended_at
+FROM {callbacks} c LEFT JOIN {runs} r ON r.id = c.run_id;
 
 CREATE VIEW {workers_readable} AS
 SELECT id, host, pid, {json queues} AS queues, {json workflows} AS workflows, concurrency, running, state,

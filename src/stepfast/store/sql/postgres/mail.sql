@@ -13,10 +13,10 @@ LEFT JOIN LATERAL (
         SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before
         FROM (SELECT x.id, x.kind, x.name, x.value, x.error, x.format, x.sent_at, x.trace,
                      COALESCE(octet_length(x.value), 0) + COALESCE(octet_length(x.error), 0) AS size,
-                     CASE WHEN x.kind IN ('child', 'remote') OR u.names IS NULL THEN 2147483647
+                     CASE WHEN x.kind IN ('child', 'remote', 'callback') OR u.names IS NULL THEN 2147483647
                           ELSE ((u.names::json) ->> x.name)::integer END AS most
               FROM {schema}.mailbox x
-              WHERE x.run_id = u.id AND x.kind IN ('signal', 'child', 'remote') AND (x.id = ANY ($3::uuid[])) IS NOT TRUE
+              WHERE x.run_id = u.id AND x.kind IN ('signal', 'child', 'remote', 'callback') AND (x.id = ANY ($3::uuid[])) IS NOT TRUE
         ) AS b
         WHERE b.most IS NOT NULL
         WINDOW pile AS (PARTITION BY b.kind, CASE WHEN b.kind = 'signal' THEN b.name END ORDER BY b.sent_at, b.id)

@@ -10,11 +10,11 @@ SELECT json_group_array(json_array(sent_at, run_id, id, kind, name, CASE WHEN si
 FROM (
     SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before FROM (
         SELECT m.*, COALESCE(octet_length(m.value), 0) + COALESCE(octet_length(m.error), 0) AS size,
-               CASE WHEN m.kind IN ('child', 'remote') OR json_type(named.value, '$[1]') = 'null' THEN 2147483647
+               CASE WHEN m.kind IN ('child', 'remote', 'callback') OR json_type(named.value, '$[1]') = 'null' THEN 2147483647
                     ELSE (SELECT wanted.value FROM json_each(named.value, '$[1]') AS wanted WHERE wanted.key = m.name)
                END AS most
         FROM json_each(?) AS named CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(named.value, '$[0]')
-        WHERE m.kind IN ('signal', 'child', 'remote') AND m.id NOT IN (SELECT seen.value FROM json_each(?) AS seen)
+        WHERE m.kind IN ('signal', 'child', 'remote', 'callback') AND m.id NOT IN (SELECT seen.value FROM json_each(?) AS seen)
     ) AS b
     WHERE b.most IS NOT NULL
     WINDOW pile AS (PARTITION BY b.run_id, b.kind, CASE WHEN b.kind = 'signal' THEN b.name END ORDER BY b.sent_at, b.id)

@@ -46,6 +46,10 @@ ALTER TABLE {schema}.stream_items ADD CONSTRAINT stream_items_in_range CHECK (
     AND sent_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.questions ADD CONSTRAINT questions_in_range CHECK (
     LEAST(asked_at, ended_at) >= -62135596800000 AND GREATEST(asked_at, ended_at) <= 253402300799999);
+ALTER TABLE {schema}.callbacks ADD CONSTRAINT callbacks_in_range CHECK (
+    LEAST(opened_at, beat_at, ended_at) >= -62135596800000 AND GREATEST(opened_at, beat_at, ended_at) <= 253402300799999
+    AND LEAST(timeout_ms, heartbeat_ms, 0) >= 0 AND GREATEST(timeout_ms, heartbeat_ms, 0) <= 253402300799999
+    AND attempt BETWEEN 0 AND 2000000000);
 ALTER TABLE {schema}.run_values ADD CONSTRAINT run_values_in_range CHECK (
     updated_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.remote_steps ADD CONSTRAINT remote_steps_in_range CHECK (
