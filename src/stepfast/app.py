@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from . import callbacks
@@ -31,14 +31,14 @@ from .model.backoff import seconds
 from .model.ids import run_id_of
 from .model.names import check_name, check_namespace, check_queue, refuse_unknown
 from .model.payload import Codec, Payloads
-from .model.records import NewRun, Parent
+from .model.records import Mail, NewRun, Parent
 from .model.status import TASK, WORKFLOW
 from .model.urls import DatabaseUrl, parse_url
 from .queues import QueueVerbs
 from .registry import Registry, TaskDecorator, WorkflowDecorator
 from .replay import ReplayVerbs
 from .retention import Progress, keep_for, prunable, prune
-from .run import Run
+from .run import Run, send_signals
 from .runtime import (
     Connected,
     Connections,
@@ -257,9 +257,19 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
                 extra=ids if run_id is None else {**ids, "run_id": run_id},
             )  # fmt: skip
 
-    async def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
+    async def signal(
+        self, run_id: str, name: str, value: Any = None, *, id: str | None = None, connection: Any = None
+    ) -> None:
         """Send a signal to a run; see ``Run.signal``."""
-        await self.get(run_id).signal(name, value, connection=connection)
+        await self.get(run_id).signal(name, value, id=id, connection=connection)
+
+    async def signal_many(
+        self, signals: Iterable[tuple[str, str, Any]], *, ids: Sequence[str] | None = None, connection: Any = None
+    ) -> None:
+        """Send a signal to each of many runs: ``(run_id, name, value)``. ``ids`` gives each signal its id. Those to one
+        run keep their order. What is refused holds up no other: an ExceptionGroup says at the end which were."""
+        refuse_in_workflow("app.signal_many", "ctx.signal")
+        await send_signals(self.get, list(signals), ids, connection)
 
     async def complete(self, token: str, value: Any = None) -> None:
         """Complete a callback, by its token: ``callback.result()`` returns the value. Again with the same value, it has
@@ -282,6 +292,10 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         refuse_unknown("ctx.start", options, ChildKeywords.__annotations__, ONE_INPUT)
         plan = await self._planner.plan(await self._connect(), workflow, cast(ChildKeywords, options))
         return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
+
+    async def _send_signal(self, mail: Mail) -> None:
+        """Send a signal of a run."""
+        await self.get(mail.run_id)._signal(mail)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -383,7 +397,9 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         announce_queues(queues, workflows, declared[1], self.logger)
         me = Identity(workflows, queues, self._clock, *declared)
         store = self._workers_store(connected.store)
-        context = WorkerContext(store, settings, self._payloads, self.logger, me, connected.observers)
+        context = WorkerContext(
+            store, settings, self._payloads, self.logger, me, connected.observers, self._send_signal
+        )
         if connected.transport is None:
             connected.transport = transport_for(
                 connected.store, self.transport, self.url, self._pool, self.settings, self._auto_migrate

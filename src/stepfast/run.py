@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -60,6 +61,10 @@ if TYPE_CHECKING:
     from .store import Store
 
 O = TypeVar("O", covariant=True)  # noqa: E741
+
+
+_SENDERS = 8
+"""Signals of one call that are under way at once."""
 
 
 class Run(Generic[O]):
@@ -250,12 +255,18 @@ class Run(Generic[O]):
 
     # -- signals and requests --------------------------------------------------------------------------------------
 
-    async def signal(self, name: str, value: Any = None, *, connection: Any = None) -> None:
-        """Send it a signal, kept until it takes it. With a ``connection`` of your own, as part of its transaction."""
-        refuse_in_workflow("run.signal", "a child, or a value by ctx.set")
+    async def signal(self, name: str, value: Any = None, *, id: str | None = None, connection: Any = None) -> None:
+        """Send it a signal, kept until it takes it. Of several with the same ``id`` it takes one. With a
+        ``connection`` of your own, as part of its transaction."""
+        refuse_in_workflow("run.signal", "ctx.signal")
+        if id is not None:
+            check_name(id, "the id of a signal", self._payloads.settings.max_name)
         check_signal(name, self._payloads.settings.max_name)
         text = self._payloads.encode(value, f"the value of signal {name!r}")
-        mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format)
+        mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format, given=id)
+        await self._signal(mail, connection)
+
+    async def _signal(self, mail: Mail, connection: Any = None) -> None:
         connected = await self._connect()
         with UNTOLD if connected.observers is None else signalling(connected.observers, mail):
             await self._send(mail, connection)
@@ -497,3 +508,33 @@ async def _calls(store: Store, run_id: str) -> list[ActivityRow]:
     while page := await store.activity(run_id, found[-1].key if found else NO_CALL):
         found += page
     return sorted(found, key=lambda call: (call.started_at, call.completed_at, call.position, call.number, call.branch))
+
+
+async def send_signals(
+    get: Callable[[str], Run[Any]], signals: Sequence[tuple[str, str, Any]], ids: Sequence[str] | None, connection: Any
+) -> None:
+    """Send signals to many runs, a few at once, and to each run one after the other."""
+    if ids is not None and len(ids) != len(signals):
+        raise ConfigurationError(f"signal_many was given {len(signals)} signals and {len(ids)} ids")
+    by_run: dict[str, list[tuple[str, Any, str | None]]] = {}
+    for number, (run_id, name, value) in enumerate(signals):
+        by_run.setdefault(run_id, []).append((name, value, None if ids is None else ids[number]))
+    refused: list[Exception] = []
+    left = iter(by_run.items())
+
+    async def send() -> None:
+        for run_id, mine in left:
+            for name, value, given in mine:
+                try:
+                    await get(run_id).signal(name, value, id=given, connection=connection)
+                except (InvalidState, InvalidInput, RunNotFound) as error:
+                    refused.append(error)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(1 if connection is not None else _SENDERS):
+                group.create_task(send())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    if refused:
+        raise ExceptionGroup(f"{len(refused)} of {len(signals)} signals were refused", refused)

@@ -104,6 +104,7 @@ class SyncApp:
     complete = _blocking(Stepfast.complete)
     fail = _blocking(Stepfast.fail)
     beat = _blocking(Stepfast.beat)
+    signal_many = _blocking(Stepfast.signal_many)
     runs = _blocking(Stepfast.runs)
     queues = _blocking(Stepfast.queues)
     stats = _blocking(Stepfast.stats)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,12 +24,17 @@ from stepfast import (
     RunNotFound,
     Settings,
     SignalTimeout,
+    StepFailed,
     Stepfast,
+    SyncContext,
 )
 from stepfast.model.ids import new_id
+from stepfast.run import Run
+from stepfast.testing import crash_everywhere
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.both_kinds import KINDS, workflow_of
-from tests.support.engine import PATIENCE, Calls, Gate, drained, failure, finished, interrupt
+from tests.support.databases import connected
+from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, interrupt
 from tests.support.waiting import count, let_pass, reached, wake
 from tests.support.workflows import listener
 
@@ -400,3 +407,108 @@ async def test_a_signal_costs_its_sender_one_round_trip_and_one_more_if_its_valu
         await run.signal("go", 5)
         assert len([query for query in sent if "pg_advisory_unlock_all" not in query]) == statements
         assert await finished(app, run) == 5
+
+
+# -- sent once ----------------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+async def test_of_signals_with_one_id_a_run_takes_one(app: Stepfast) -> None:
+    """Sent by many at once, again after it was taken, by way of a later run of the chain, and after its end."""
+
+    @app.workflow
+    async def chat(ctx: Context, heard: list[str]) -> list[str]:
+        heard = [*heard, await ctx.wait_signal("say", type=str)]
+        return heard if len(heard) == 3 else ctx.continue_as(heard)
+
+    run = await app.start(chat, [])
+    async with app.worker():
+        await asyncio.gather(*(run.signal("say", "a", id="1") for _ in range(5)))
+        while (next_id := await (await app.store()).continuation(run.id)) == run.id:
+            await asyncio.sleep(0.01)
+        await app.signal(next_id, "say", "a again", id="1")
+        await run.signal("say", "b")
+        await run.signal("say", "c", id="2")
+        assert await run.result(timeout=PATIENCE) == ["a", "b", "c"]
+        await run.signal("say", "late", id="2")
+        with pytest.raises(InvalidState):
+            await run.signal("say", "late", id="3")
+    assert await run.values() == {}
+
+
+async def taken(run: Run[Any]) -> bool:
+    return any(step.status == "completed" for step in await run.steps())
+
+
+@ON_BOTH
+async def test_a_signal_with_an_id_joins_a_transaction_once(app: Stepfast) -> None:
+    async def leave(value: str) -> None:
+        if app.url.kind == "sqlite":
+            assert app.url.path is not None
+            with closing(sqlite3.connect(app.url.path, timeout=30)) as connection, connection:
+                await run.signal("item", value, id="x", connection=connection)
+        else:
+            async with connected(app.url.text) as session, session.transaction():
+                await run.signal("item", value, id="x", connection=session)
+
+    run = await app.start(listener(app, "item", "item"))
+    await leave("first")
+    await leave("second")
+    async with app.worker():
+        await eventually(lambda: taken(run))
+        await leave("third")
+        await run.signal("item", "fourth", id="x")
+        await run.signal("item", "last")
+        assert await run.result(timeout=PATIENCE) == ["first", "last"]
+
+
+@ON_BOTH
+async def test_many_runs_are_signalled_by_one_call(app: Stepfast) -> None:
+    two, one, ended = await app.start_many(listener(app, "go", "go"), [None] * 3)
+    await ended.cancel()
+    signals = [(two.id, "go", 1), (ended.id, "go", 0), (one.id, "go", 3), (two.id, "go", 2), (one.id, "go", 4)]
+    with pytest.raises(ExceptionGroup, match="1 of 5 signals were refused") as refused:
+        await app.signal_many(signals, ids=list("abcde"))
+    assert isinstance(refused.value.exceptions[0], InvalidState)
+    with pytest.raises(ConfigurationError, match="5 signals and 1 ids"):
+        await app.signal_many(signals, ids=["a"])
+    await asyncio.to_thread(app.sync.signal_many, [(two.id, "go", 9)], ids=["a"])
+    await app.drain()
+    assert [await two.result(timeout=PATIENCE), await one.result(timeout=PATIENCE)] == [[1, 2], [3, 4]]
+
+
+@ON_BOTH
+async def test_a_run_signals_another_once_whatever_crashes(app: Stepfast) -> None:
+    heard = listener(app, "go", "go", name="heard")
+
+    @app.workflow
+    async def teller(ctx: Context) -> list[Any]:
+        child = await ctx.start(heard)
+        await ctx.signal(child.id, "go", 1)
+        refused = []
+        for target in (missing, "nobody"):
+            try:
+                await ctx.signal(target, "go", 2)
+            except StepFailed as error:
+                refused.append(error.error_type)
+        await ctx.signal(child.id, "go", 3)
+        return [await child.result(), *refused]
+
+    missing = new_id()
+    report = await crash_everywhere(app, teller)
+    assert report.result == [[1, 3], "RunNotFound", "RunNotFound"]
+    async with app.worker():
+        run = await app.start(teller)
+        assert await run.result(timeout=PATIENCE) == report.result
+    sent = [(step.name, step.status, step.position) for step in await run.steps() if step.kind == "send"]
+    assert [each[:2] for each in sent] == [("go", s) for s in ("completed", "failed", "failed", "completed")]
+    assert {"run": missing} in [call.parameters for call in await run.activity()]
+
+
+async def test_a_plain_def_signals_itself(app: Stepfast) -> None:
+    @app.workflow
+    def order(ctx: SyncContext) -> Any:
+        ctx.signal(ctx.run_id, "go", 1)
+        return ctx.wait_signal("go")
+
+    assert await (await drained(app, order)).result(timeout=PATIENCE) == 1

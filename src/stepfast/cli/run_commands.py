@@ -90,6 +90,7 @@ async def signal(
         ),
     ],
     choice: Choice,
+    id: Annotated[str | None, option("--id", help="A run takes one signal of each id.")] = None,
 ) -> None:
     """Send a signal to a run, which keeps it until it takes it. Without a value it is null.
 
@@ -103,10 +104,10 @@ async def signal(
     name, given = named[0], json_argument(named[1] if len(named) == 2 else None, "the value")
     if many:
         fits = None if choice.status is not None else lambda row: _waits_for(row, name)
-        await apply_to_selected(session, choice, SIGNAL, ask=lambda run: run.signal(name, given), fits=fits)
+        await apply_to_selected(session, choice, SIGNAL, ask=lambda run: run.signal(name, given, id=id), fits=fits)
     async with session.writing() as app:
         handle = await find_run(app, words[0])
-        await handle.signal(name, given)
+        await handle.signal(name, given, id=id)
     if session.json:
         write_json({"id": handle.id, "signal": name, "sent": True})
     else:

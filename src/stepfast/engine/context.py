@@ -40,7 +40,7 @@ from .observers import OfRun
 from .options import ChildKeywords, RemoteKeywords, RemoteOptions, StepKeywords, shows_options
 from .questions import Question, QuestionCall
 from .remote_step import RemoteCall, remote_order
-from .signals import SignalCall
+from .signals import SendCall, SignalCall
 from .step import NO_OPTIONS, StepCall, StepFunction, StepOptions, Work, step_options
 from .streams import Stream, open_stream
 from .timers import CheckPace, SleepCall, UntilCall
@@ -305,6 +305,11 @@ class ContextBase:
         limit = _span(timeout, "the timeout of ctx.wait_signal")
         return SignalCall(self._execution, self._cursor, name, type_, limit, where)
 
+    def _make_send(self, run_id: str, name: str, value: Any, where: str) -> SendCall:
+        self._check("ctx.signal")
+        check_signal(name, self._execution.recorder.settings.max_name)
+        return SendCall(self._execution, self._cursor, run_id, name, value, where)
+
     def _make_question(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> QuestionCall[Any]:
         self._check("ctx.wait_question")
         check_question(name, self._execution.recorder.settings.max_name)
@@ -462,6 +467,11 @@ class Context(ContextBase):
     def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> SignalCall[Any]:
         """Wait for ``run.signal(name, value)``; one that was sent before counts. SignalTimeout after ``timeout``."""
         return self._make_signal(name, type, timeout, call_line(2))
+
+    def signal(self, run_id: str, name: str, value: Any = None) -> SendCall:
+        """Send a signal to another run, exactly once whatever crashes. StepFailed if that run has ended, is missing, or
+        waits for a value of another type."""
+        return self._make_send(run_id, name, value, call_line(2))
 
     @overload
     def wait_question(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from ..model.ids import new_id
 from ..model.payload import Payloads
-from ..model.records import Entry, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
+from ..model.records import Entry, Mail, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
 from ..model.rows import CallbackRow, DagStepRow, Outcome
 from ..model.status import ASK_CANCEL
@@ -372,6 +372,10 @@ class StoreQueries:
 
     async def reject_callback(self, run_id: str, id_: str) -> bool:
         """Open a callback again whose value does not fit; False if it was taken."""
+        never()
+
+    async def send_signal(self, mail: Mail) -> None:
+        """Send a signal to a run, also to one that goes on as another."""
         never()
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ..errors import RecordedError, SignalTimeout, StepfastError
+from ..errors import InvalidInput, InvalidState, RecordedError, RunNotFound, SignalTimeout, StepfastError
 from ..model import status
+from ..model.ids import run_id_of
 from ..model.payload import Payloads, json_schema
 from ..model.payload_check import first_problem
 from ..model.records import Mail, StepRecord, StepRunning, StepWith
 from .call import DurableCall, time_given
 from .history import Cursor
-from .observers import ids_of
+from .observers import OfRun, ids_of
 from .outcomes import encode_error, step_failed
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SEND = "send"
+"""The kind of a call that sends a signal."""
 LARGEST_SCHEMA = 16 * 1024
 """Characters: a larger one is not kept with each wait, and values are checked where they arrive alone."""
 _WHERE = re.compile(r"Expected `[^`]*`, got `[^`]*`( - at `[^`]*`)?|at `[^`]*`")
@@ -51,6 +54,39 @@ def problem_with(mail: Mail, type_: Any, payloads: Payloads, what: str) -> str |
     except StepfastError as error:
         return str(error)
     return None
+
+
+class SendCall(DurableCall[None]):
+    """A call of ``ctx.signal``: sent with the address of the call as its id, so that a run which comes here again,
+    because it died before this was recorded, sends nothing twice."""
+
+    __slots__ = ("_run_id", "_sent")
+
+    def __init__(self, execution: Execution, cursor: Cursor, run_id: str, name: str, value: Any, where: str) -> None:
+        self._run_id = run_id
+        self._sent = value
+        super().__init__(execution, cursor, SEND, name, where)
+
+    async def _go(self) -> None:
+        execution, payloads = self._execution, self._execution.recorder.payloads
+        value = payloads.encode(self._sent, OfRun(execution, "the value of signal", self.name))
+        whose = payloads.encode_own({"run": self._run_id})
+        try:
+            mail = Mail(
+                run_id_of(self._run_id), execution.clock.new_id(), status.MAIL_SIGNAL, self.name, value,
+                format=payloads.format, given=f"~{self.step_key}",
+            )  # fmt: skip
+            await execution.recorder.queries.send_signal(mail)
+        except (InvalidState, InvalidInput, RunNotFound) as error:
+            text = encode_error(error, payloads)
+            return await self._record_outcome(self._waited_in_vain(text, whose))
+        return await self._record_outcome(self._entry(status.COMPLETED, value, arguments=whose))
+
+    def _value(self, record: StepRecord) -> None:
+        return None
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        return step_failed(self.name, error, (self.branch, self.position))
 
 
 class SignalCall(DurableCall[T]):

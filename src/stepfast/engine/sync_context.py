@@ -74,6 +74,10 @@ class SyncContext(ContextBase):
         """Wait for a signal; see ``Context.wait_signal``."""
         return self._wait(self._make_signal(name, type, timeout, call_line(2)))
 
+    def signal(self, run_id: str, name: str, value: Any = None) -> None:
+        """Send a signal to another run, once; see ``Context.signal``."""
+        self._wait(self._make_send(run_id, name, value, call_line(2)))
+
     @overload
     def wait_question(
         self, name: str, *, type: type[T], timeout: float | timedelta | None = None

@@ -14,7 +14,9 @@ CHECKS = "~until/"
 
 GRAPH = "~graph"
 """The key under which a dag run keeps a copy of its graph, if that may not have been stored when it was started."""
-OWN_KEYS = (CHECKS, GRAPH)
+SIGNAL_ID = "~signal/"
+"""How the keys begin under which a run keeps the ids of signals that were sent with one."""
+OWN_KEYS = (CHECKS, GRAPH, SIGNAL_ID)
 """Keys of ours begin with one of these."""
 
 QUESTION = "~question/"

@@ -394,6 +394,8 @@ class Mail(Struct, gc=False):
     error: str | None = None
     format: int = FORMAT
     trace: str | None = None
+    given: str | None = None
+    """The id that the sender of a signal gave: the run takes one signal of it."""
 
 
 def holds_all(mail: Sequence[Mail], most: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..engine.observers import Observers
 from ..engine.workflow import Workflow
 from ..model.payload import Payloads
-from ..model.records import Beat, Lane, WorkerInfo
+from ..model.records import Beat, Lane, Mail, WorkerInfo
 from ..model.status import DAG_STEP
 from ..settings import Settings
 from ..store import Store
@@ -151,6 +151,11 @@ class Identity:
 T = TypeVar("T")
 
 
+async def never_sent(_: Mail) -> None:
+    """Where no application is behind the worker."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
     """Made once per worker and handed to every duty of it. What a duty tells others, or is told, is not in here: that
@@ -163,6 +168,8 @@ class WorkerContext:
     me: Identity
     observers: Observers | None = None
     """Who is told what happens to runs, if anybody is."""
+    send_signal: Callable[[Mail], Awaitable[None]] = never_sent
+    """Sends a signal of a run to another."""
 
     @property
     def clock(self) -> Clockwork:

@@ -13,7 +13,7 @@ from ..engine.host import StoreQueries as EngineErrands
 from ..engine.step import exited
 from ..engine.waits import MailAnswer, MailboxReader
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
-from ..model.records import Claimed, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
+from ..model.records import Claimed, Mail, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
 from ..model.rows import CallbackRow, DagStepRow, Outcome
 from .context import WorkerContext
@@ -168,6 +168,10 @@ class StoreQueries(EngineErrands):
     async def reject_callback(self, run_id: str, id_: str) -> bool:
         """Open a callback again whose value does not fit."""
         return bool(await self._patiently(lambda: self._store.reject_callback(run_id, id_)))
+
+    async def send_signal(self, mail: Mail) -> None:
+        """Send a signal to a run, once: its id is given."""
+        await self._patiently(lambda: self._context.send_signal(mail))
 
     @property
     def way(self) -> DispatchRoute | None:  # type: ignore[override]

@@ -18,7 +18,7 @@ from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_d
 from ...model.transitions.finish import gone_with, leave
 from ...model.transitions.operator import NO_TRACES, end_open_step, pause
 from . import callbacks, questions, streams
-from .base import COMMIT, Flow, Rows, ask, change, forget_steps, found, lock_free, put, read, traces_of
+from .base import COMMIT, Flow, Rows, ask, change, forget_steps, found, lock_free, put, put_each, read, traces_of
 from .remote_steps import send_out
 from .starts import insert_runs
 
@@ -297,7 +297,7 @@ def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow
     pairs = [(ended, run.id) for ended, run in successors]
     yield from put("inherit", pairs)
     yield from put("inherit_tags", pairs)
-    yield from put("inherit_mail", pairs)
+    yield from put_each(("inherit_mail", "inherit_signal_ids"), pairs)
     yield from put("inherit_questions", pairs)
     paused = [continuation for ended, continuation in pairs if answer.asked.get(ended) == status.ASK_PAUSE]
     if paused:

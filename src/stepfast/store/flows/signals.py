@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...model.names import SIGNAL_ID
 from ...model.records import Answer, Lane, Look, Mail, Mailbox, holds_all
 from ...model.run_state import RunState
 from ...model.status import (
@@ -28,10 +29,13 @@ from .operating import StateChange, cancel_dags, cancel_runs, reschedule_runs, r
 
 
 def send(mail: Mail, again: bool, most: int, check: bool = False) -> Flow[Answer]:
-    """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so."""
+    """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so, and so has
+    one whose id was given before."""
     run, now = yield from lock_run(mail.run_id)
     if run is None:
         return Answer(None)
+    if mail.given is not None and (yield from ask("has_signal_id", run.id, SIGNAL_ID + mail.given)):
+        return Answer(run.status, run.reason, True, running=run.held)
     if run.is_dag:
         return (yield from _send_to_step(run, mail, again, most, check))
     return (yield from _send_to(run, mail, again, most, now, check))
@@ -51,6 +55,8 @@ def _send_to(run: RunState, mail: Mail, again: bool, most: int, now: int, check:
             if plans and all('"type":' in (plan or "") for plan in plans):
                 answer.awaited = plans
                 return answer
+        if mail.given is not None:
+            yield from ask("put_signal_id", mail.run_id, SIGNAL_ID + mail.given)
         if (yield from ask("send", *values, most, mail.trace)):
             after = wake(run, 1, 0, now)
             yield from change([after])

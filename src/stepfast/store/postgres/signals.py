@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...model.ids import successor_id
+from ...model.names import SIGNAL_ID
 from ...model.records import Answer, Lane, Look, Mail, Mailbox, holds_all
 from ...model.status import MAIL_ENDS, NO_SUCH_STEP, WAITING
 from ...model.transitions.signals import way_to_signal
@@ -79,6 +80,8 @@ class Mailboxes:
             return Answer(None)
         step = await self._step(connection, mail) if run["dag"] else None
         receiver = mail.run_id if step is None else str(step["id"])
+        if mail.given and await connection.fetchval(self._sql["has_signal_id"], mail.run_id, SIGNAL_ID + mail.given):
+            return Answer(run["status"], run["reason"], done=True)
         if again and await self._was_taken(connection, run, receiver, mail.id):
             return Answer(run["status"], run["reason"], done=True)
         way, whose = way_to_signal(run["status"], run["reason"]), None
@@ -90,6 +93,9 @@ class Mailboxes:
             return Answer(run["status"], run["reason"], whose=whose)
         if run["dag"] and (step is None or way_to_signal(step["status"]) != "take"):
             return Answer(run["status"], NO_SUCH_STEP)
+        key = None if mail.given is None else SIGNAL_ID + mail.given
+        if key is not None and not await connection.fetchval(self._sql["put_signal_id"], whose or mail.run_id, key):
+            return Answer(run["status"], run["reason"], done=True, whose=whose)
         await self._put(connection, replace(mail, run_id=receiver), whose or receiver)
         return Answer(run["status"], run["reason"], done=True, whose=whose)
 

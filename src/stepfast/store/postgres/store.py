@@ -430,7 +430,8 @@ class PostgresStore(Store):
             return await self._mailroom.leave(connection, mail, again)
 
         async def put(connection: Any) -> Answer:
-            answer = None if again or self._routes else await self._mailroom.send_usual(connection, mail, check)
+            unusual = again or mail.given is not None or self._routes
+            answer = None if unusual else await self._mailroom.send_usual(connection, mail, check)
             if answer is None:
                 flow = signals.send(mail, again, self._settings.max_signals, check)
                 answer = await self._driver.run(connection, flow)

@@ -29,6 +29,17 @@ SELECT true FROM chain c {join} {steps} s ON s.run_id = c.id WHERE s.mail = :mai
 -- Whether a signal lies in the box.
 SELECT true FROM {mailbox} WHERE run_id = :run_id AND id = :id;
 
+-- name: has_signal_id(run_id, key)
+-- Whether a signal of this id was sent to a run before. The ids go on with a run that goes on as another.
+SELECT true FROM {run_values} WHERE run_id = :run_id AND key = :key;
+
+-- name: put_signal_id(run_id uuid, key)
+-- Keep the id of a signal, unless one of it was sent before.
+INSERT INTO {run_values} (run_id, key, value, format, updated_at)
+SELECT r.id, :key, 'null', 1, {now} FROM {runs} r WHERE r.id = :run_id
+{skip run_id, key}
+RETURNING 1;
+
 -- name: words(u(run_id uuid, id uuid))
 -- What pieces of mail (`u` their runs, `u` their ids) say, the oldest first.
 SELECT m.run_id::text AS run_id, m.value

@@ -176,7 +176,7 @@ SELECT value, format FROM {run_values} WHERE run_id = :run_id AND key = :key;
 
 -- name: values(run_id)
 -- All values that a run lets others read.
-SELECT key, value, format FROM {run_values} WHERE run_id = :run_id ORDER BY key;
+SELECT key, value, format FROM {run_values} WHERE run_id = :run_id AND key NOT LIKE '~signal/%' ORDER BY key;
 
 -- name: seed(run_id)
 -- The secret of a run, for a replay outside of a worker.

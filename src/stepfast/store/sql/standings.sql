@@ -102,6 +102,12 @@ WHERE s.id = u.successor;
 {from u}
 WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
 
+-- name: inherit_signal_ids(u(ended uuid, successor uuid))
+-- The ids of signals that the ended run was sent: its successor takes none of them again.
+{update run_values v, u} SET run_id = u.successor
+{from u}
+WHERE v.run_id = u.ended AND v.key LIKE '~signal/%';
+
 -- name: cancel_heir(u(successor uuid, ended uuid))
 -- A cancellation (`u` whose, `u` of which run) that its run left unheard when it went on as another.
 INSERT INTO {mailbox} (run_id, id, kind, name, format, sent_at, delivered)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ...caller_thread import callers_thread, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
+from ...model.names import SIGNAL_ID
 from ...model.records import Answer, Mail, NewRun
 from ...model.transitions.signals import way_to_signal
 from ..flows.starts import start
@@ -91,11 +92,16 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
         if row is None:
             return Answer(None)
         state, reason, is_dag, _ = row
+        if mail.given and database.execute(sql["has_signal_id"], (mail.run_id, SIGNAL_ID + mail.given)).fetchone():
+            database.execute(sql["unpost"], (mail.run_id, mail.id))
+            return Answer(state, reason, done=True)
         if way_to_signal(state, reason) != "take":
             return Answer(state, reason)
         receiver = post_to_step(database, sql, mail) if is_dag else mail.run_id
         if receiver is None:
             return Answer(state, status.NO_SUCH_STEP)
+        if mail.given is not None:
+            database.execute(sql["put_signal_id"], (mail.run_id, SIGNAL_ID + mail.given)).fetchall()
         refuse_if_full(database, sql, receiver, most)
         return Answer(state, reason, done=True)
 

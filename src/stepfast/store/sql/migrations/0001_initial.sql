@@ -599,7 +599,7 @@ FROM {progress};
 
 CREATE VIEW {values_readable} AS
 SELECT run_id, key, CASE WHEN format = 1 THEN {json value} END AS value, {time updated_at} AS updated_at
-FROM {run_values} WHERE key NOT LIKE '~until/%' AND key NOT LIKE '~graph%';
+FROM {run_values} WHERE key NOT LIKE '~until/%' AND key NOT LIKE '~graph%' AND key NOT LIKE '~signal/%';
 
 CREATE VIEW {questions_readable} AS
 SELECT q.id, q.run_id, substr(q.name, 11) AS name,

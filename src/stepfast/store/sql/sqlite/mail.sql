@@ -43,6 +43,10 @@ WHERE id = ? AND status NOT IN ({ended})
   AND (graph IS NULL OR dag_id IS NOT NULL)
 ON CONFLICT DO NOTHING;
 
+-- name: unpost
+-- Mail that was left in this transaction, and is not wanted.
+DELETE FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
+
 -- name: undelivered
 -- The oldest mail that was only inserted, and whose run is there.
 SELECT json_group_array(json_array(run_id, id)) FROM (
