@@ -103,7 +103,7 @@ _FILES = {
     "app.py": _APP,
     "test_app.py": _TEST,
     "README.md": _README,
-    "requirements.txt": "stepfast[cli,console]\npytest\n",
+    "requirements.txt": "stepfast[cli,console,postgres]\npytest\n",
     ".gitignore": "stepfast.db*\n__pycache__/\n.venv/\n",
 }
 _COMMANDS = ("python app.py", "stepfast runs")
