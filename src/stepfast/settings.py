@@ -163,6 +163,10 @@ class Settings:
     """Characters in the name of a workflow, queue, step or tag, and in a key."""
     record_arguments: bool = True
     """Whether the arguments of steps are kept for the activity log."""
+    argument_bytes: int = 4096
+    """Bytes of JSON that the kept arguments of a step may have together. If they have more, the largest are kept as
+    their size and a digest: else each large value is stored twice, as the result of a step and as the argument of the
+    next."""
 
     # -- logs
     log_errors: bool = True

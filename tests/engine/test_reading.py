@@ -325,6 +325,17 @@ async def test_parameters_that_are_not_json_are_left_out_of_the_log(app: Stepfas
     assert [a.parameters for a in await run.activity()] == [None]
 
 
+async def test_the_largest_parameters_are_kept_as_size_and_digest(make_app: MakeApp) -> None:
+    app = make_app(settings=Settings(argument_bytes=1000))
+    text, table = "é" * 300, list(range(500))
+    order = calling(app, lambda ctx: ctx.step("odd", lambda text, table, few: len(table), text, table, "few"))
+    run = await drained(app, order)
+    [call] = await run.activity()
+    digest = {"bytes": len(json.dumps(table, separators=(",", ":")))}
+    assert call.parameters == {"text": text, "table": call.parameters["table"], "few": "few"}
+    assert call.parameters["table"].items() >= digest.items() and len(call.parameters["table"]["sha256"]) == 64
+
+
 @pytest.mark.parametrize("where", ["app", "step", "options"])
 async def test_parameters_are_not_kept_where_it_is_said(make_app: MakeApp, where: str) -> None:
     app = make_app(record_arguments=False if where == "app" else None)

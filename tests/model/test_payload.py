@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from stepfast.errors import InvalidInput, PayloadError
-from stepfast.model.payload import Payloads, check_type, is_deeper, json_schema
+from stepfast.model.payload import Payloads, check_type, is_deeper, json_schema, same_arguments
 from stepfast.model.payload_check import first_problem
 from stepfast.settings import FORMAT, Settings
 
@@ -110,6 +110,24 @@ def test_integers_of_any_size_come_back_or_are_refused_when_stored(digits: int) 
 def test_the_depth_of_json_is_counted_outside_strings(text: str, depth: int) -> None:
     raw = text.encode()
     assert [is_deeper(raw, limit) for limit in range(5)] == [depth > limit for limit in range(5)]
+
+
+def test_arguments_are_the_same_whether_digests_of_them_are_kept_or_not() -> None:
+    named = {"a": "x" * 600, "b": [1, 2], "c": {"d": "y" * 500}}
+    texts = [Payloads(Settings(argument_bytes=most)).encode_arguments(named) for most in (0, 700, 4096)]
+    assert len(set(texts)) == 3 and texts[1].count("sha256") == 1 and '"b":[1,2]' in texts[0]
+    assert all(same_arguments(one, other) for one in texts for other in texts)
+    for changed in ({**named, "a": "x" * 599}, {**named, "b": [1, 3]}, {"a": named["a"]}):
+        other = PAYLOADS.encode_arguments(changed)
+        assert not any(same_arguments(one, other) or same_arguments(other, one) for one in texts)
+
+
+def test_arguments_that_are_too_large_for_a_payload_are_kept_as_digests() -> None:
+    payloads = Payloads(Settings(max_payload=5000, max_depth=3))
+    assert payloads.encode_arguments({"a": "x" * 9000, "b": 1}).endswith(',"b":1}')
+    assert payloads.encode_arguments("x" * 4999).startswith('{"bytes":5001,"sha256":"')
+    with pytest.raises(PayloadError, match="nested"):
+        payloads.encode_arguments({"a": nested(200, 1)})
 
 
 @given(anything.filter(storable))

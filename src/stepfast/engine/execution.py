@@ -298,25 +298,36 @@ class Execution:
             self.has_notes = False
             await self.journal(StreamItems(self.run_id, self.claim, 0, 0))
 
-    async def record(self, entry: StepDone | StepWith) -> int:
-        """Journal an outcome and wait for its commit; the database's time of it."""
+    def send(self, entry: StepDone | StepWith) -> Promise[int]:
+        """Journal an outcome. The caller, which waits for the commit, lowers ``at_work`` after it: what an operator
+        requests is not done before."""
         if self.closed is not None:
             raise self.closed
         done = entry if type(entry) is StepDone else entry.step  # type: ignore[union-attr]
         if done.undo is not None:
             self.ledger.undo_recorded = True
         receipt = self.recorder.record(entry)
-        self.at_work += 1  # an operator's wish waits for the commit, and until it is noted here
+        self.at_work += 1
+        return receipt
+
+    def committed_anyway(self, receipt: Promise[int], error: asyncio.CancelledError) -> int:
+        """The time of a commit, where the wait for it was cancelled. A receipt cannot be cancelled, so it has come: the
+        outcome is decided, and a timeout of the code around it is too late for this call. What the code sees now is
+        what a replay will see. The next call is stopped."""
+        if self.closed is not None or not receipt.done():
+            raise error
+        now = receipt.result()
+        self.tasks.was_cancelled_late()
+        return now
+
+    async def record(self, entry: StepDone | StepWith) -> int:
+        """Journal an outcome and wait for its commit; the database's time of it."""
+        receipt = self.send(entry)
         now = None
         try:
             now = await receipt
-        except asyncio.CancelledError:
-            # A receipt cannot be cancelled, so it has come: the outcome is decided, and a timeout of the code around
-            # it is too late for this call. What the code sees now is what a replay will see. The next call is stopped.
-            if self.closed is not None or not receipt.done():
-                raise
-            now = receipt.result()
-            self.tasks.was_cancelled_late()
+        except asyncio.CancelledError as error:  # ends here: too late, or raised again
+            now = self.committed_anyway(receipt, error)
         except AttemptEnded:
             pass  # it was to start a child, but the run is being cancelled
         finally:
@@ -324,7 +335,7 @@ class Execution:
         if now is None:
             await self.apply_pending_request(even_unrecorded=True)
         assert now is not None
-        self.ledger.add(done, now)
+        self.ledger.add(entry if type(entry) is StepDone else entry.step, now)  # type: ignore[union-attr]
         if self.asked is not None:
             await self.apply_pending_request()
         return now
@@ -541,9 +552,9 @@ class Suspect(Execution):
             return entry._replace(losses=losses)
         return entry
 
-    async def record(self, entry: StepDone | StepWith) -> int:
-        """Journal an outcome and wait for its commit; the database's time of it."""
-        return await super().record(self.marked(entry) if isinstance(entry, StepDone) else entry)
+    def send(self, entry: StepDone | StepWith) -> Promise[int]:
+        """Journal an outcome."""
+        return super().send(self.marked(entry) if isinstance(entry, StepDone) else entry)
 
     def _ledger_for(self, history: History) -> Ledger:
         return _TellingLedger(history, self.recorder.settings.history_records, self._cleared)

@@ -176,13 +176,20 @@ def by_name(
     return named
 
 
-def _parameter_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], str | None]:
+_Names = tuple[tuple[str, ...], str | None]
+_names: dict[int, tuple[_Names, types.CodeType]] = {}
+"""Id of a code object → its `_parameter_names`, and the code object itself, so that its id stays its own."""
+
+
+def _parameter_names(function: Callable[..., Any]) -> _Names:
     """The names of the parameters that are filled by position, and that of ``*args``. This is asked for each call of a
     step: of a plain function, which may be a new one each time, its code tells it at once."""
     if type(function) is types.FunctionType and "__wrapped__" not in function.__dict__:
         code = function.__code__
-        own, count = code.co_varnames, code.co_argcount
-        return own[:count], own[count + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else None
+        try:
+            return _names[id(code)][0]
+        except KeyError:
+            return _names_in(code)
     try:
         parameters = signature_of(function).parameters.values()
     except (TypeError, ValueError):  # of some functions written in C nothing is known
@@ -190,6 +197,15 @@ def _parameter_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], str
     rest = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), None)
     filled = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(each.name for each in parameters if each.kind in filled), rest
+
+
+def _names_in(code: types.CodeType) -> _Names:
+    if len(_names) > 10_000:  # code made at run time; keep it bounded
+        _names.clear()
+    own, count = code.co_varnames, code.co_argcount
+    names = own[:count], own[count + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else None
+    _names[id(code)] = names, code
+    return names
 
 
 def code_version(function: Callable[..., Any]) -> str:

@@ -447,8 +447,7 @@ class Observers:
 
     async def call(self, step: StepCall[Any]) -> Any:
         """Call the function of a step once more, and tell of it before and after."""
-        if self.step_called:
-            self.step_begins(step)
+        self.step_begins(step)
         began = step.execution.clock.now()
         try:
             result = await step._call()
@@ -460,12 +459,13 @@ class Observers:
 
     def step_begins(self, step: StepCall[Any]) -> None:
         """The function of a step is about to be called."""
-        execution = step._execution
-        event = StepCalled(
-            execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
-            step.position, step._calls, execution.claimed.attempt,
-        )  # fmt: skip
-        self.tell(self.step_called, event)
+        if self.step_called:
+            execution = step._execution
+            event = StepCalled(
+                execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
+                step.position, step._calls, execution.claimed.attempt,
+            )  # fmt: skip
+            self.tell(self.step_called, event)
 
     def step_raised(self, step: StepCall[Any], began: float, error: BaseException) -> None:
         """The function of a step raised something, or was interrupted."""

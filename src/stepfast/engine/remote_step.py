@@ -12,7 +12,7 @@ import msgspec
 from ..errors import ConfigurationError, PayloadError, RecordedError, RemoteStepError, RemoteTimeout
 from ..model import status
 from ..model.backoff import Backoff, check_backoff, default_backoff, seconds
-from ..model.ids import child_id, without_tokens
+from ..model.ids import child_id
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import check_type
 from ..model.records import Mail, StepDone, StepRecord, StepWith
@@ -123,9 +123,7 @@ class RemoteCall(DurableCall[T]):
         text = payloads.bare(order.input, f"the input of remote step {self.name!r}")
         way = execution.recorder.queries.way or await execution.recorder.queries.find_way()
         plan: dict[str, Any] = {"id": id_} if order.timeout_ms is None else {"id": id_, "for": order.timeout_ms}
-        kept = None
-        if settings.record_arguments and payloads.format == FORMAT:
-            kept = text if execution.tokens is None else without_tokens(text, execution.tokens)
+        kept = self._arguments() if payloads.format == FORMAT else None
         entry = self._entry(status.WAITING, msgspec.json.encode(plan).decode(), arguments=kept, format_=FORMAT)
         backoff = backoff_text(order.backoff or default_backoff(settings))
         send = Dispatch(

@@ -9,6 +9,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
+from contextvars import Token
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, Unpack, overload
@@ -19,7 +20,7 @@ from ..model import status
 from ..model.backoff import Backoff, check_backoff, default_backoff, retry_delay, seconds
 from ..model.ids import without_tokens
 from ..model.names import check_name, refuse_unknown
-from ..model.payload import Payloads
+from ..model.payload import Payloads, same_arguments
 from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
 from .call import DurableCall
@@ -192,6 +193,8 @@ class StepCall(DurableCall[T]):
 
     __slots__ = ("_args", "_arguments", "_calls", "_kwargs", "_last_error", "_work", "draws")
 
+    _looks_back = False
+    """Whether something is to be done before the first try, also if no try has failed before this claim."""
     _own_arguments = 0
     """How many arguments the function is given before those of the caller."""
     _kind = STEP
@@ -227,6 +230,8 @@ class StepCall(DurableCall[T]):
     # -- replay or perform -----------------------------------------------------------------------------------
 
     async def _perform(self) -> T:
+        # A try that completes is called, recorded and answered within this one coroutine: another one around any of
+        # these costs about as much as the record.
         execution = self._execution
         if execution.replaying:
             raise execution.replaying.ends_at(self)
@@ -237,14 +242,47 @@ class StepCall(DurableCall[T]):
                 await execution.hold_back(self, self._cursor)
             if execution.own_tasks is not None:
                 execution.own_tasks.stop_if_late()
-            return await self._try_until_done()
+            failures = await self._before_first_try() if self._looks_back or execution.claimed.tries else 0
+            while True:
+                theirs: Exception | None = None
+                token = self._begin_try(failures + 1)
+                try:
+                    try:
+                        result = await self._call()
+                        if execution.own_streams is not None and self.kind != TRANSACTION:  # that is recorded by now
+                            await execution.own_streams.settle()
+                    except BaseException as error:
+                        theirs = self._raised_by_function(error)
+                        raise
+                    else:
+                        if execution.recorder.step_observers is not None:
+                            execution.recorder.step_observers.step_ends(self, self._began)
+                    finally:
+                        execution.at_work -= 1
+                        execution.active[self] = 0.0
+                        current_call.reset(token)
+                    if type(self) is not StepCall:
+                        return await self._done(result)
+                    entry, value = self._returned(result)
+                    receipt = execution.send(entry)
+                    try:
+                        now = await receipt
+                    except asyncio.CancelledError as late:  # ends here: too late, or raised again
+                        now = execution.committed_anyway(receipt, late)
+                    finally:
+                        execution.at_work -= 1
+                    execution.ledger.add(entry, now)
+                    if execution.asked is not None:
+                        await execution.apply_pending_request()
+                    if self._work.options.compensate is not None:
+                        self._can_be_undone(value, entry.seq)
+                    return value
+                except (Exception, asyncio.CancelledError) as error:  # ends here: a failed try, or raised again
+                    failures += 1
+                    due_at = await self._try_failed(error, theirs, failures)
+                await execution.waits.until(due_at, status.WAITING_RETRY)
         except asyncio.CancelledError:
-            if execution.closed is not None:
-                raise execution.closed from None
-            try:
-                await self._record_cancelled()
-            finally:
-                execution.gave_up(self)  # also if the code is cancelled once more while it is recorded
+            await self._was_cancelled()
             raise
         finally:
             del execution.active[self]
@@ -264,7 +302,7 @@ class StepCall(DurableCall[T]):
         """Arguments that are not what they were come of something that is not recorded. It is only told: the step is
         not called again, and whoever changed its code may mean it."""
         now, replaying = self._encoded_arguments(), self._execution.replaying
-        if replaying is not None and now is not None and now != recorded:
+        if replaying is not None and now is not None and not same_arguments(now, recorded):
             replaying.other_arguments += (f"{self.kind} {self.name!r} (at {self.line})",)
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
@@ -285,61 +323,39 @@ class StepCall(DurableCall[T]):
             return copy.deepcopy(argument)
         return argument
 
-    async def _try_until_done(self) -> T:
+    def _begin_try(self, number: int) -> Token[StepCall[Any] | None]:
+        """Note that a try begins; the token ends its part of the context."""
         execution = self._execution
-        observers = execution.recorder.step_observers
-        failures = await self._earlier_failures() if execution.claimed.tries else 0
-        while True:
-            if execution.closed is not None:
-                raise execution.closed  # the attempt ended while this step waited: no further try
-            self._began = execution.active[self] = execution.clock.now()
-            self._calls = failures + 1
-            self.draws = 0
-            token = current_call.set(self)
-            execution.at_work += 1
-            theirs: Exception | None = None
-            try:
-                try:
-                    if observers is not None and observers.step_called:
-                        observers.step_begins(self)
-                    result = await self._call()
-                    if execution.own_streams is not None and self.kind != TRANSACTION:  # that is recorded by now
-                        await execution.own_streams.settle()
-                except BaseException as error:
-                    if observers is not None:
-                        observers.step_raised(self, self._began, error)
-                    if isinstance(error, Exception):
-                        theirs = error
-                        raise
-                    if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
-                        raise
-                    raise execution.closed or exited(error) from None
-                else:
-                    if observers is not None:
-                        observers.step_ends(self, self._began)
-                finally:
-                    execution.at_work -= 1
-                    execution.active[self] = 0.0
-                    current_call.reset(token)
-                if type(self) is not StepCall:
-                    return await self._done(result)
-                # The same as `_done`, written out for the plain step: a coroutine less on the hot path.
-                output, value = execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
-                entry = self._made(status.COMPLETED, output)
-                await execution.record(entry)
-                if self._work.options.compensate is not None:
-                    self._can_be_undone(value, entry.seq)
-                return value  # type: ignore[no-any-return]
-            except (Exception, asyncio.CancelledError) as error:
-                if execution.closed is not None:
-                    raise execution.closed from None
-                if isinstance(error, asyncio.CancelledError) and being_cancelled():
-                    if not self._cancelled_itself():
-                        raise
-                    error = theirs = cancelled_by_code(error, f"step {self.name!r}")
-                failures += 1
-                due_at = await self._failed_once(error, theirs, failures)
-            await execution.waits.until(due_at, status.WAITING_RETRY)
+        if execution.closed is not None:
+            raise execution.closed  # the attempt ended while this step waited: no further try
+        self._began = execution.active[self] = execution.clock.now()
+        self._calls = number
+        self.draws = 0
+        if execution.recorder.step_observers is not None:
+            execution.recorder.step_observers.step_begins(self)
+        execution.at_work += 1
+        return current_call.set(self)
+
+    def _raised_by_function(self, error: BaseException) -> Exception | None:
+        """Tell observers what a try has raised: the error, if it is one that a step may raise."""
+        execution = self._execution
+        if execution.recorder.step_observers is not None:
+            execution.recorder.step_observers.step_raised(self, self._began, error)
+        if isinstance(error, Exception):
+            return error
+        if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+            return None
+        raise execution.closed or exited(error) from None
+
+    async def _try_failed(self, error: BaseException, theirs: Exception | None, failures: int) -> int:
+        """A try failed, or was ended: when the next one is due. Raises what ends the call instead."""
+        if self._execution.closed is not None:
+            raise self._execution.closed from None
+        if isinstance(error, asyncio.CancelledError) and being_cancelled():
+            if not self._cancelled_itself():
+                raise error
+            error = theirs = cancelled_by_code(error, f"step {self.name!r}")
+        return await self._failed_once(error, theirs, failures)
 
     def _cancelled_itself(self) -> bool:
         """Whether nothing but the code of this step has cancelled the task: then a try has failed."""
@@ -365,7 +381,7 @@ class StepCall(DurableCall[T]):
             await self._record_failed(error, failures)
         return await self._record_try(error, failures, int(delay * 1000))
 
-    async def _earlier_failures(self) -> int:
+    async def _before_first_try(self) -> int:
         """Tries that failed before the run came here; the next one is not made before its time."""
         tries = self._execution.claimed.tries.get((self.branch, self.position))
         if tries is None:
@@ -387,9 +403,12 @@ class StepCall(DurableCall[T]):
     # -- calling the function --------------------------------------------------------------------------------
 
     def _call(self) -> Awaitable[Any]:
-        if not self._work.shape.is_async:
+        work = self._work
+        if not work.shape.is_async:
             return self._call_in_thread()
-        return self._call_function() if self._timeout is None else self._in_own_task()
+        if work.options.timeout is None and self._execution.recorder.settings.step_timeout is None:
+            return work.function(*self._args, **self._kwargs)  # type: ignore[no-any-return]
+        return self._in_own_task()
 
     def _in_own_task(self) -> Awaitable[Any]:
         return self._bounded(self._execution.clock.task(_no_exit(self._call_function, self)))
@@ -450,15 +469,18 @@ class StepCall(DurableCall[T]):
 
     # -- recording -------------------------------------------------------------------------------------------
 
+    def _returned(self, result: Any) -> tuple[StepDone, T]:
+        """The record of a result, and the value as a replay will see it, which is what the code gets."""
+        output, value = self._execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
+        return self._made(status.COMPLETED, output), value
+
     async def _done(self, result: Any) -> T:
-        """Record a result; the code gets it as a replay will see it."""
-        execution = self._execution
-        output, value = execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
-        entry = self._made(status.COMPLETED, output)
-        await execution.record(entry)
+        """What is done with a result where the call is more than a plain step."""
+        entry, value = self._returned(result)
+        await self._execution.record(entry)
         if self._work.options.compensate is not None:
             self._can_be_undone(value, entry.seq)
-        return value  # type: ignore[no-any-return]
+        return value
 
     async def _record_failed(self, error: BaseException, calls: int) -> NoReturn:
         execution = self._execution
@@ -512,10 +534,11 @@ class StepCall(DurableCall[T]):
             return None
         if self._arguments is None and (self._args or self._kwargs):
             named = by_name(self._work.function, self._args, self._kwargs, self._own_arguments)
-            encode = functools.partial(encode_arguments, recorder.payloads, self._execution.tokens)
+            tokens = self._execution.tokens
             try:
-                self._arguments = encode(named)
+                self._arguments = encode_arguments(recorder.payloads, tokens, named)
             except PayloadError:
+                encode = functools.partial(encode_arguments, recorder.payloads, tokens)
                 self._arguments = _encoded_where_json(encode, named)
         return self._arguments
 
@@ -523,8 +546,8 @@ class StepCall(DurableCall[T]):
 def encode_arguments(payloads: Payloads, tokens: dict[str, str] | None, value: Any) -> str:
     """Arguments as they are recorded, with what is stored of tokens of callbacks in place of these."""
     if tokens is None:
-        return payloads.encode(value, "arguments")
-    return payloads.take_over(without_tokens(payloads.bare(value, "arguments"), tokens))
+        return payloads.encode_arguments(value)
+    return payloads.encode_arguments(value, functools.partial(without_tokens, tokens=tokens))
 
 
 def _encoded_where_json(encode: Callable[[Any], str], named: dict[str, Any]) -> str | None:

@@ -114,6 +114,7 @@ class UntilCall(StepCall[T]):
     __slots__ = ("_every_ms", "_forgiven", "_next_at", "_raised", "_since", "_timeout_ms", "_wakes")
 
     _kind = "wait_until"
+    _looks_back = True
 
     def __init__(
         self, execution: Execution, cursor: Cursor, work: Work, where: str, args: tuple[Any, ...], pace: CheckPace
@@ -129,11 +130,11 @@ class UntilCall(StepCall[T]):
         """How many tries had failed before the last answer: each check has its own retries."""
         super().__init__(execution, cursor, work, where, args, {})
 
-    async def _try_until_done(self) -> T:
+    async def _before_first_try(self) -> int:
         self._since = self._waits_since()
         if self._execution.claimed.claim > 1:
             await self._wait_as_before()
-        return await super()._try_until_done()
+        return await super()._before_first_try()
 
     async def _wait_as_before(self) -> None:
         """The run was claimed again, for whatever reason: if not for this check, the check waits on."""

@@ -7,6 +7,7 @@ lone surrogates, objects of unknown types, too deep, too large. NUL characters a
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 import logging
 import re
@@ -25,8 +26,10 @@ _ATOMS = frozenset({type(None), bool, int, str})
 _INTEGER_DIGITS = 4300
 """Python, and msgspec with it, reads no longer integers than this."""
 _LONG_INTEGER = re.compile(rb"-\d{%d}|\d{%d}" % (_INTEGER_DIGITS, _INTEGER_DIGITS + 1))
-_DIGITS, _LONG_RUN = bytes(i in b"0123456789" for i in range(256)), b"\x01" * _INTEGER_DIGITS
-"""For seeing quickly that there are not so many digits in a row, not even in a string."""
+_DIGITS, _EVERY = bytes(i in b"0123456789" for i in range(256)), 512
+_LONG_RUN = b"\x01" * (_INTEGER_DIGITS // _EVERY)
+"""For seeing quickly that there are not so many digits in a row, not even in a string: among every 512th byte there
+would be eight in a row."""
 
 
 class Codec(Protocol):
@@ -63,6 +66,14 @@ class Payloads:
         if type(value) not in _ATOMS:
             _check_json(raw, what)
         return raw.decode() if self._codec is None else self._wrap(raw)
+
+    def encode_arguments(self, value: Any, replace: Callable[[str], str] | None = None) -> str:
+        """JSON text of the arguments of a call, for the activity log. Of large ones the size and a digest are kept
+        (setting ``argument_bytes``). ``replace`` changes the text before it is stored."""
+        raw = self._to_raw(value, "arguments", self.settings.argument_bytes)
+        if type(value) is not dict or not _ATOMS.issuperset(map(type, value.values())):
+            _check_json(raw, "arguments")
+        return self._wrap(raw if replace is None else replace(raw.decode()).encode())
 
     def encode_own(self, value: Any) -> str:
         """JSON text of what the engine itself writes, which is bounded where it is made: no limit applies."""
@@ -167,7 +178,8 @@ class Payloads:
 
     # -- one direction ---------------------------------------------------------------------------------------
 
-    def _to_raw(self, value: Any, what: object) -> bytes:
+    def _to_raw(self, value: Any, what: object, most: int | None = None) -> bytes:
+        """JSON of ``value``. If it has more than ``most`` bytes, its largest members are replaced by digests."""
         try:
             raw = self._encode(value)
         except RecursionError:
@@ -175,9 +187,11 @@ class Payloads:
         except Exception as error:
             path, reason = _locate(value, error)
             raise PayloadError(f"{what} cannot be stored as JSON: {reason} - at `{path}`") from None
+        if most is not None and len(raw) > most:
+            raw = _shortened(raw, most, what)
         if len(raw) > self._harmless:
             self._check_limits(raw, what)
-        if b"null" in raw and value is not None:
+        if type(value) not in _ATOMS and b"null" in raw:
             self._refuse_nan(value, what)
         return raw
 
@@ -197,9 +211,13 @@ class Payloads:
             if self._logger is not None:
                 ids = getattr(what, "ids", None)  # what belongs to a run says to which
                 self._logger.warning("%s is large: %d bytes of JSON", what, size, extra=ids)
-        if raw.count(b"[") + raw.count(b"{") > limits.max_depth and is_deeper(raw, limits.max_depth):
+        if raw.startswith(b'"'):
+            return  # all of it is one string
+        openings = sum(raw.count(bracket) for bracket in (b"[", b"{") if raw.find(bracket, 1) > 0)  # quicker if none
+        if openings > limits.max_depth and is_deeper(raw, limits.max_depth):
             raise PayloadError(f"{what} is nested deeper than {limits.max_depth} levels (setting max_depth)")
-        if _LONG_RUN in raw.translate(_DIGITS) and _LONG_INTEGER.search(_STRING.sub(b"", raw)):
+        sampled = raw[::_EVERY].translate(_DIGITS)
+        if _LONG_RUN in sampled and _LONG_INTEGER.search(_STRING.sub(b"", raw)):
             raise PayloadError(
                 f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, "
                 "which cannot be read back"
@@ -306,6 +324,50 @@ def _check_json(raw: bytes, what: object) -> None:
         raw.decode()
     except (msgspec.DecodeError, UnicodeError) as error:
         raise _no_json(what, error) from None
+
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_SMALL = 128
+"""Bytes up to which a member stays as it is: a digest is hardly shorter."""
+
+
+def _shortened(raw: bytes, most: int, what: object) -> bytes:
+    """A JSON object in which the largest members are digests, as many of them as it takes for ``most`` bytes. Of other
+    JSON the digest."""
+    if not raw.startswith(b"{"):
+        return _digest(raw)
+    try:
+        members = _members(raw)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise _no_json(what, error) from None
+    left = len(raw)
+    for name in sorted(members, key=lambda name: len(members[name]), reverse=True):
+        if left <= most or len(members[name]) <= _SMALL:
+            break
+        before, members[name] = members[name], msgspec.Raw(_digest(members[name]))
+        left -= len(before) - len(members[name])
+    return msgspec.json.encode(members)
+
+
+def _digest(raw: bytes | msgspec.Raw) -> bytes:
+    """What is kept of a JSON text in its place."""
+    return b'{"bytes":%d,"sha256":"%b"}' % (len(raw), hashlib.sha256(raw).hexdigest().encode())
+
+
+def same_arguments(one: str, other: str) -> bool:
+    """Whether two JSON texts are of the same arguments, whichever of them are digests."""
+    if one == other:
+        return True
+    try:
+        ours, theirs = _members(one), _members(other)
+    except (msgspec.DecodeError, UnicodeError):
+        return False
+    return ours.keys() == theirs.keys() and all(map(_is_same, ours.values(), map(theirs.__getitem__, ours)))
+
+
+def _is_same(one: bytes | msgspec.Raw, other: bytes | msgspec.Raw) -> bool:
+    one, other = bytes(one), bytes(other)
+    return one == other or one == _digest(other) or _digest(one) == other
 
 
 def _no_json(what: object, error: Exception) -> PayloadError:

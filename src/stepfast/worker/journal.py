@@ -231,16 +231,6 @@ class Journal:
             items, self._waiting = waiting, []
         else:
             items, self._waiting = waiting[:limit], waiting[limit:]
-        return self._within_bytes(items)
-
-    def _within_bytes(self, items: list[Item]) -> list[Item]:
-        """Leave for the next batch what would make this one too large; one entry always goes."""
-        size, most = 0, self._settings.flush_bytes
-        for index, (entry, _) in enumerate(items):
-            size += len(entry.output or "") + len(entry.arguments or "") if type(entry) is StepDone else _size(entry)
-            if size > most and index > 0:
-                self._waiting = items[index:] + self._waiting
-                return items[:index]
         return items
 
     async def _flush(self, items: list[Item]) -> None:
@@ -272,31 +262,24 @@ class Journal:
         await self._deliver(items, batch, answer)
 
     def _sort(self, items: list[Item], batch: Batch) -> list[Item]:
-        """Put the entries where they belong in the batch. Two claims of one run never share a batch: a late word of the
-        older attempt must not slip through the fence of the newer."""
-        claims = batch.claims
-        for entry, _ in items:
+        """Put the entries where they belong in the batch, and leave for the next one what would make it too large; one
+        entry always goes. Two claims of one run never share a batch: a late word of the older attempt must not slip
+        through the fence of the newer."""
+        claims, steps = batch.claims, batch.steps
+        size, most = 0, self._settings.flush_bytes
+        for index, (entry, _) in enumerate(items):
+            size += len(entry.output or "") + len(entry.arguments or "") if type(entry) is StepDone else _size(entry)
+            if size > most and index > 0:
+                self._waiting = items[index:] + self._waiting
+                return items[:index]
             if claims.setdefault(entry.run_id, entry.claim) != entry.claim:
-                return self._sort_newest(items, batch)
+                batch.clear()
+                return self._sort(_newest(items), batch)
             if type(entry) is StepDone:
-                batch.steps.append(entry)
+                steps.append(entry)
             else:
                 batch.add(entry)
         return items
-
-    def _sort_newest(self, items: list[Item], batch: Batch) -> list[Item]:
-        newest: dict[str, int] = {}
-        for entry, _ in items:
-            newest[entry.run_id] = max(entry.claim, newest.get(entry.run_id, 0))
-        for item in items:
-            if item[0].claim < newest[item[0].run_id]:
-                _refuse(item)
-        batch.clear()
-        batch.claims.update(newest)
-        kept = [item for item in items if item[0].claim == newest[item[0].run_id]]
-        for entry, _ in kept:
-            batch.add(entry)
-        return kept
 
     async def _write(self, worker: str, batch: Batch) -> FlushAnswer:
         def ask() -> Awaitable[FlushAnswer]:
@@ -409,6 +392,20 @@ class Journal:
         for item in self._under_way:  # of a batch that was being halved only the part at hand was put back
             _refuse(item)
         self._idle.set()
+
+
+def _newest(items: list[Item]) -> list[Item]:
+    """The items of the newest claim of each run; the others are refused."""
+    newest: dict[str, int] = {}
+    for entry, _ in items:
+        newest[entry.run_id] = max(entry.claim, newest.get(entry.run_id, 0))
+    kept: list[Item] = []
+    for item in items:
+        if item[0].claim == newest[item[0].run_id]:
+            kept.append(item)
+        else:
+            _refuse(item)
+    return kept
 
 
 def _refuse(item: Item) -> None:
