@@ -37,7 +37,7 @@ async def complete(connected: Connected, payloads: Payloads, token: str, value: 
         row = answer.row
         problem = misfit(payloads.plain(outcome.value, outcome.format, "the value"), [f'{{"type":{row.expects}}}'])
         if problem is not None:
-            what = f"the value of callback {row.name!r} of run {row.run_id}"
+            what = f"the value of callback {row.name!r}"
             raise InvalidInput(f"{what} does not fit what is waited for, and was not taken: {problem}")
         answer = await _end(connected, token, outcome, False)
     row = answer.row

@@ -89,6 +89,13 @@ def sync_nap(ctx: SyncContext) -> str:
 
 
 @app.workflow
+async def parcel(ctx: Context) -> int:
+    callback = await ctx.callback("arrived", type=int, heartbeat=timedelta(hours=1))
+    await ctx.set("token", callback.token)
+    return await callback.result()
+
+
+@app.workflow
 async def counter(ctx: Context) -> int:
     question = await ctx.wait_question("next", type=int)
     await question.answer(question.value + 1)

@@ -78,6 +78,30 @@ def test_a_question_is_asked_and_asked_again(stepfast: Verbs, shop: Shop) -> Non
     assert "had ended (completed)" in stepfast.error("ask", run_id, "next", "1", code=1)
 
 
+# -- complete, fail, beat
+
+
+def test_a_callback_is_completed_by_its_token(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("parcel")
+    token = stepfast.json("show", run_id)["values"]["token"]
+    why = stepfast("show", run_id).stdout
+    assert "It waits for callback 'arrived', at the latest until" in why and "stepfast complete TOKEN JSON" in why
+    assert "no callback has this token" in stepfast.error("complete", token[::-1], "5", code=3)
+    assert "callback 'arrived' does not fit" in stepfast.error("complete", token, '"x"', code=2)
+    assert stepfast("beat", "-", input=f"{token}\n").stdout == "open\n"
+    assert stepfast("complete", token, "5").stdout == "completed\n"
+    assert stepfast.json("complete", token, "5") == {"state": "completed"}
+    assert "has been completed with another value" in stepfast.error("fail", token, "lost", code=1)
+    assert "not both" in stepfast.error("complete", "-", "-", code=2)
+    shop.drain("harbour")
+    assert stepfast("result", run_id).stdout == "5\n"
+    other = shop.started("parcel")
+    token = stepfast.json("show", other)["values"]["token"]
+    assert stepfast("fail", token, "lost").stdout == "failed\n"
+    shop.drain("harbour")
+    assert "callback 'arrived' failed: lost" in stepfast.error("result", other, code=1)
+
+
 # -- cancel
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from ..errors import (
+    CallbackNotFound,
     ConfigurationError,
     DatabaseUnavailable,
     InvalidInput,
@@ -35,7 +36,7 @@ TERMINATED = 143
 
 EXPLAINED = (
     "Exit codes: 0 all is well; 1 the run failed, or a check or the verb did; 2 wrong usage or bad input; "
-    "3 no such run or schedule; 4 timeout; 5 the database is unavailable."
+    "3 no such run, schedule or callback; 4 timeout; 5 the database is unavailable."
 )
 
 
@@ -43,7 +44,7 @@ def exit_code(error: BaseException) -> int:
     """The code for an error that a verb ended with."""
     if isinstance(error, DatabaseUnavailable):
         return UNAVAILABLE
-    if isinstance(error, (RunNotFound, ScheduleNotFound)):
+    if isinstance(error, (RunNotFound, ScheduleNotFound, CallbackNotFound)):
         return NOT_FOUND
     if isinstance(error, TimeoutError):
         return TIMEOUT

@@ -1,4 +1,5 @@
-"""Changes of runs: ``signal``, ``cancel``, ``pause``, ``resume``, ``reschedule``, ``retry``, ``delete``, ``prune``."""
+"""Changes of runs: ``signal``, ``ask``, ``cancel``, ``pause``, ``resume``, ``reschedule``, ``retry``, ``delete``,
+``prune``; and of their callbacks: ``complete``, ``fail``, ``beat``."""
 
 from __future__ import annotations
 
@@ -128,6 +129,45 @@ async def ask(
         handle = await find_run(app, run)
         answer = await handle.ask(name, given, id=id, timeout=timeout)
     write_json({"id": handle.id, "question": name, "answer": answer} if session.json else answer)
+
+
+TokenArgument = Annotated[str, typer.Argument(help="The token of the callback (- reads it from stdin).")]
+
+
+async def complete(
+    session: Session,
+    token: TokenArgument,
+    value: Annotated[str | None, typer.Argument(metavar="[JSON]", help="Its value (- reads stdin).")] = None,
+) -> None:
+    """Complete a callback, by its token. Without a value it is null. Again with the same value, it has no effect."""
+    if token == value == "-":
+        raise ConfigurationError("either the token or the value can be read from stdin, not both")
+    given = json_argument(value, "the value")
+    await _of_callback(session, token, status.COMPLETED, lambda app, token: app.complete(token, given))
+
+
+async def fail(
+    session: Session, token: TokenArgument, error: Annotated[str, typer.Argument(help="A text that says why.")]
+) -> None:
+    """Fail a callback, by its token: its run is told the text. Again with the same text, it has no effect."""
+    await _of_callback(session, token, status.FAILED, lambda app, token: app.fail(token, error))
+
+
+async def beat(session: Session, token: TokenArgument) -> None:
+    """Say that a callback with a heartbeat is being worked on."""
+    await _of_callback(session, token, status.OPEN, lambda app, token: app.beat(token))
+
+
+async def _of_callback(
+    session: Session, token: str, state: str, act: Callable[[Stepfast, str], Awaitable[None]]
+) -> None:
+    given = sys.stdin.readline().strip() if token == "-" else token
+    async with session.writing() as app:
+        await act(app, given)
+    if session.json:
+        write_json({"state": state})
+    else:
+        print(state)
 
 
 async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:

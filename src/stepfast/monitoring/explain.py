@@ -188,7 +188,7 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
     return f"It waits for {listed(said)}{due}{sends}."
 
 
-_COMPLETES = "who has its token ends it, by app.complete or app.fail"
+_COMPLETES = "who has its token ends it, by `stepfast complete TOKEN JSON` or `stepfast fail TOKEN TEXT`"
 _SERVED = (
     " Workers elsewhere serve it, which are not listed here: if it stays so, see whether one of that group is running "
     "on the transport's tables."
