@@ -69,7 +69,7 @@ from .run import Run
 from .schedules import ScheduleInfo
 from .settings import Settings
 from .stats import Stats
-from .streams import StreamItem
+from .streams import LogLine, StreamItem
 
 __version__ = "0.1.0"
 
@@ -107,6 +107,7 @@ __all__ = [
     "InvalidInput",
     "InvalidState",
     "LeaseLost",
+    "LogLine",
     "MapCall",
     "NonDeterminismError",
     "NonRetryableError",

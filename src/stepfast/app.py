@@ -84,6 +84,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         *,
         codec: Codec | None = None,
         logger: logging.Logger | None = None,
+        run_logs: int | str | None = None,
         auto_migrate: bool = True,
         pool_size: int | None = None,
         pool: Any = None,
@@ -107,6 +108,8 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         base = settings or Settings.from_environment()
         self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
         self.logger = logger or _silent_logger()
+        self.run_logs = _level(run_logs)
+        """The least level of the lines that are kept of what the code of runs logs; None: none are."""
         self.observers: tuple[Observer, ...] = tuple(check_observer(observer) for observer in observers)
         """They are notified of what happens to runs; ``observe`` adds others."""
         self._registry = Registry(self.settings)
@@ -398,7 +401,14 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         me = Identity(workflows, queues, self._clock, *declared)
         store = self._workers_store(connected.store)
         context = WorkerContext(
-            store, settings, self._payloads, self.logger, me, connected.observers, self._send_signal
+            store,
+            settings,
+            self._payloads,
+            self.logger,
+            me,
+            connected.observers,
+            self._send_signal,
+            self.run_logs,
         )
         if connected.transport is None:
             connected.transport = transport_for(
@@ -533,6 +543,15 @@ def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) ->
     if len(keys) != len(values):
         raise ConfigurationError(f"start_many was given {len(values)} inputs and {len(keys)} keys")
     return [check_name(key, "the key", settings.max_name) for key in keys]
+
+
+def _level(level: int | str | None) -> int | None:
+    known = logging.getLevelNamesMapping()
+    if level is None or (isinstance(level, int) and not isinstance(level, bool)):
+        return level
+    if level not in known:
+        raise ConfigurationError(f"run_logs is a level of logging, as in run_logs='INFO', not {level!r}")
+    return known[level]
 
 
 def _silent_logger() -> logging.Logger:

@@ -54,7 +54,7 @@ from .model.status import WORKFLOW
 from .model.transitions.operator import NewTime, why_not
 from .replay import export_run
 from .starts import Plan
-from .streams import StreamItem
+from .streams import LogLine, StreamItem
 
 if TYPE_CHECKING:
     from .runtime import Connected
@@ -242,6 +242,17 @@ class Run(Generic[O]):
     async def streams(self) -> list[str]:
         """The names of the run's streams."""
         return await streams.names((await self._connect()).store, self.id)
+
+    async def logs(self) -> list[LogLine]:
+        """What the code of the run has logged, if its application keeps that: ``Stepfast(run_logs="INFO")``."""
+        return await streams.log_lines(await self._connect(), self._payloads, self.id)
+
+    async def follow_logs(self, *, timeout: Seconds | None = None) -> AsyncGenerator[LogLine, None]:
+        """The same while the run works, until it ends: ``async for line in run.follow_logs()``. ``timeout``: seconds
+        without a line after which TimeoutError is raised."""
+        limit = None if timeout is None else seconds(timeout, "the timeout of follow_logs")
+        async for line in streams.follow_lines(await self._connect(), self._payloads, self.id, limit):
+            yield line
 
     async def values(self) -> dict[str, Any]:
         """Everything that the run has set by ``ctx.set``."""

@@ -169,6 +169,9 @@ class Settings:
     next."""
 
     # -- logs
+    max_log_lines: int = 10_000
+    """Lines that are kept of what the code of a run logs, where its application keeps that: the first. Others are
+    counted."""
     log_errors: bool = True
     """Whether messages and tracebacks of failed steps and runs are logged; if not, only their classes are."""
 

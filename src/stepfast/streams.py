@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from .engine.host import Clock
 from .errors import AppClosed, DatabaseUnavailable, InvalidInput, RunNotFound, SchemaError
+from .model.names import LOGS, OWN_STREAMS
 from .model.payload import Payloads
 from .model.stored import moment
 from .settings import Settings
@@ -26,6 +27,8 @@ V = TypeVar("V")
 
 _PAGE = 200
 """Items that a reader gets at once."""
+_LINES = 1000
+"""Lines of a log that are read at once."""
 _FIRST = 0.01
 """Seconds after which is polled again first, where no wake-ups arrive."""
 _OFFSET = re.compile(r"(\d{5})\.(\d{10})")
@@ -43,6 +46,19 @@ class StreamItem(Generic[V]):
     restarted: bool
     """Whether the step was called again and this is the first item of that call: what it sent before is void."""
     sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that the code of a run has logged."""
+
+    at: datetime
+    level: str
+    """``INFO``, ``WARNING`` …"""
+    logger: str
+    message: str
+    step: str | None
+    """The step in which it was logged; None: in the code between steps."""
 
 
 class _Place(NamedTuple):
@@ -250,4 +266,57 @@ async def names(store: Store, run_id: str) -> list[str]:
             raise RunNotFound(link)
         found.update(dict.fromkeys(await store.stream_names(link)))
         link = end.continuation
-    return sorted(found)
+    return sorted(name for name in found if not name.startswith(OWN_STREAMS))
+
+
+async def log_lines(connected: Connected, payloads: Payloads, run_id: str) -> list[LogLine]:
+    """What a run has logged, and those that it goes on as."""
+    found: list[LogLine] = []
+    link: str | None = run_id
+    while link is not None:
+        end, number = (await connected.store.stream_ends([link])).get(link), 0
+        if end is None:
+            raise RunNotFound(link)
+        while rows := (await connected.store.stream_pages([(link, LOGS, number, number + _LINES)])).get((link, LOGS)):
+            found += [_line(payloads, row.value, row.format, row.sent_at) for row in rows]
+            number = rows[-1].number
+        found += await _dropped(connected, payloads, link, found)
+        link = end.continuation
+    return found
+
+
+async def follow_lines(
+    connected: Connected, payloads: Payloads, run_id: str, timeout: float | None
+) -> AsyncIterator[LogLine]:
+    """What a run logs while it works."""
+    link, last = run_id, list[LogLine]()
+    async for item in read(connected, payloads, run_id, LOGS, None, Any, timeout):
+        last = [_as_line(item.value, item.sent_at)]
+        yield last[0]
+    while (end := (await connected.store.stream_ends([link])).get(link)) is not None and end.continuation is not None:
+        link = end.continuation
+    for line in await _dropped(connected, payloads, link, last):
+        yield line
+
+
+async def _dropped(connected: Connected, payloads: Payloads, run_id: str, found: list[LogLine]) -> list[LogLine]:
+    """The last line of a log that had no room for others."""
+    number = await connected.store.dropped_lines(run_id)
+    if not number or not found:
+        return []
+    said = f"{number} more lines were dropped: a run keeps {payloads.settings.max_log_lines} (setting max_log_lines)"
+    return [LogLine(found[-1].at, "WARNING", "stepfast", said, None)]
+
+
+def _line(payloads: Payloads, text: str | None, format_: int, sent_at: int) -> LogLine:
+    return _as_line(payloads.shown(text, format_, "a line of the log"), moment(sent_at))
+
+
+def _as_line(value: Any, sent_at: datetime) -> LogLine:
+    """A line as it is stored; what a hand has damaged is shown as it is."""
+    said = value if isinstance(value, dict) else {"message": value}
+    at, step = said.get("at"), said.get("step")
+    return LogLine(
+        moment(at) if isinstance(at, int) and not isinstance(at, bool) else sent_at, str(said.get("level", "")),
+        str(said.get("logger", "")), str(said.get("message", "")), None if step is None else str(step),
+    )  # fmt: skip

@@ -260,6 +260,7 @@ class SyncRun(Generic[C]):
     activity = _of_run(Run.activity)
     export = _of_run(Run.export)
     streams = _of_run(Run.streams)
+    logs = _of_run(Run.logs)
     get = _of_run(Run.get)
     values = _of_run(Run.values)
     signal = _of_run(Run.signal)

@@ -390,3 +390,25 @@ def test_a_stream_is_printed(stepfast: Verbs, shop: Shop) -> None:
     assert stepfast("stream", run, "tokens", "-f", "--after", first["offset"]).stdout == '{"b":1}\n'
     assert stepfast("stream", run, "tokens", "--after", "7", code=2).stdout == ""
     assert stepfast("stream", NOBODY, "tokens", code=3).stdout == ""
+
+
+# -- logs
+
+
+def test_what_a_run_logged_is_printed(stepfast: Verbs, shop: Shop) -> None:
+    shop.write(
+        "logging_shop.py",
+        "from stepfast import Context, Stepfast\napp = Stepfast(run_logs='INFO')\n"
+        "@app.workflow\nasync def talk(ctx: Context) -> None:\n"
+        "    ctx.log.info('one\\ntwo \\x1b[0m')\n    await ctx.step('work', lambda: ctx.log.warning('three'))\n",
+    )
+    run = shop.start("talk", module="logging_shop")
+    shop.drain(module="logging_shop")
+    one, two, three = stepfast("logs", run).stdout.splitlines()
+    assert one.endswith(" INFO    stepfast.run one") and two == "two \\x1b[0m"
+    assert three.endswith(" WARNING stepfast.run [work] three")
+    assert stepfast("logs", run, "--follow", "--level", "warning").stdout.splitlines() == [three]
+    first = json.loads(stepfast("logs", run, "--json").stdout.splitlines()[0])
+    assert first["message"] == "one\ntwo \x1b[0m" and first["step"] is None and "at" in first
+    assert "there is no level" in stepfast.error("logs", run, "--level", "loud", code=2)
+    assert stepfast("logs", NOBODY, code=3).stdout == ""

@@ -42,6 +42,11 @@ def write_json(value: Any) -> None:
     print(harmless_json(msgspec.json.encode(value).decode()))
 
 
+def write_line(value: Any) -> None:
+    """Write a value as one JSON document on a line, at once: a reader may wait for it."""
+    print(harmless_json(msgspec.json.encode(value).decode()), flush=True)
+
+
 def write_value(value: Any) -> None:
     """Write a result as JSON that people can read."""
     print(harmless_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))

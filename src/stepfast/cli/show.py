@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.cells import cell_len
 
@@ -39,9 +39,10 @@ from ..monitoring.text import (
     status_of,
 )
 from ..monitoring.unreadable import is_sealed
+from ..streams import LogLine
 from .command import KeyOption, RunArgument, Session, option, time_option
 from .graph import SvgOption, write_standing, write_timeline
-from .output import say, write_fields, write_heading, write_json, write_table, write_text
+from .output import say, write_fields, write_heading, write_json, write_line, write_table, write_text
 
 _RUN_COLUMNS = ("id", "workflow", "queue", "status", "attempt", "created", "took", "key", "tags", "input", "error")
 _INPUT = 9
@@ -74,7 +75,39 @@ async def stream(
             async for item in found.stream(name, after=after, timeout=limit):
                 shown = {"offset": item.offset, "value": item.value, "attempt": item.attempt,
                          "restarted": item.restarted, "sent_at": item.sent_at}  # fmt: skip
-                print(msgspec.json.encode(shown if session.json else item.value).decode(), flush=True)
+                write_line(shown if session.json else item.value)
+
+
+async def logs(
+    session: Session,
+    run: RunArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    level: Annotated[str, option("--level", help="Leave out lines of lower levels: INFO, WARNING …")] = "NOTSET",
+) -> None:
+    """Print what the code of a run has logged, where its application keeps that: Stepfast(run_logs="INFO")."""
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise ConfigurationError(f"there is no level {level!r}; there are {', '.join(known)}")
+    async with session.reading() as app:
+        found = await find_run(app, run)
+        if not follow:
+            for line in await found.logs():
+                _write_line(session, line, known, known[level.upper()])
+            return
+        async for line in found.follow_logs():
+            _write_line(session, line, known, known[level.upper()])
+
+
+def _write_line(session: Session, line: LogLine, known: Mapping[str, int], least: int) -> None:
+    if known.get(line.level, least) < least:
+        return
+    if session.json:
+        write_line({"at": line.at, "level": line.level, "logger": line.logger, "message": line.message,
+                    "step": line.step})  # fmt: skip
+        return
+    step = "" if line.step is None else f" [{line.step}]"
+    shown = f"{line.at:%H:%M:%S.%f}"[:-3] + f" {line.level:<7} {line.logger}{step} {line.message}"
+    print("\n".join(map(printable, shown.splitlines())), flush=True)
 
 
 def write_runs(runs: Sequence[RunInfo]) -> None:

@@ -40,6 +40,7 @@ from .observers import OfRun
 from .options import ChildKeywords, RemoteKeywords, RemoteOptions, StepKeywords, shows_options
 from .questions import Question, QuestionCall
 from .remote_step import RemoteCall, remote_order
+from .run_log import ContextLog
 from .signals import SendCall, SignalCall
 from .step import NO_OPTIONS, StepCall, StepFunction, StepOptions, Work, step_options
 from .streams import Stream, open_stream
@@ -147,6 +148,12 @@ class ContextBase:
                 )
             )
         return _NOTED
+
+    @property
+    def log(self) -> ContextLog:
+        """A logger with the ids of the run, silent on replay: ``ctx.log.info("charging %s", card)``. With
+        ``Stepfast(run_logs="INFO")`` its lines are kept with the run."""
+        return ContextLog(self._execution, self._cursor)
 
     def stream(self, name: str) -> Stream:
         """A stream of this run, for readers outside: ``ctx.stream("thoughts").send(value)``. An item leaves with the

@@ -18,6 +18,7 @@ from . import outcomes
 from .call import DurableCall, UnplacedCall
 from .history import UNDO, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
+from .run_log import RunLines
 from .step import STEP, TRANSACTION
 from .streams import RunStreams
 from .waits import RunMailbox, Waits
@@ -81,6 +82,8 @@ class Execution:
     """The tokens of its callbacks, and what is stored in their place."""
     own_streams: RunStreams | None = None
     """What it sends to streams, if it ever asked for one."""
+    own_lines: RunLines | None = None
+    """What it logs, if its lines are kept."""
     has_notes = False
     """Whether the journal may still hold entries of which no call waits for the commit, but that replays rely on."""
     _trail: AttemptHistory | None = None
@@ -166,6 +169,13 @@ class Execution:
         if self.own_streams is None:
             self.own_streams = RunStreams(self)
         return self.own_streams
+
+    @property
+    def lines(self) -> RunLines:
+        """What it logs, made when first needed."""
+        if self.own_lines is None:
+            self.own_lines = RunLines(self)
+        return self.own_lines
 
     @property
     def inbox(self) -> RunMailbox:

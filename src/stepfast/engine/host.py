@@ -419,6 +419,8 @@ class Recorder:
     queries = StoreQueries()
     observers: Observers | None = None
     """Who is told what happens to runs, if anybody is."""
+    run_logs: int | None = None
+    """The least level of lines that are kept of what runs log; None: none are."""
     step_observers: Observers | None = None
     """The observers, if any of them wants to hear of each call of a step."""
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AttemptEnded, ContextMisuse, StreamFull
-from ..model.names import check_name
+from ..model.names import LOGS, check_stream
 from ..model.records import StreamItem, StreamItems
 from ..model.status import WORKFLOW
 from .history import Cursor
@@ -67,25 +67,30 @@ class RunStreams:
         """Have an item journaled; safe to call from any thread."""
         self._check_room(item.stream, len(item.value or ""))
         if threading.get_ident() == self._recorder.loop_thread:
-            self._append(item)
+            self.append(item)
         else:
-            self._recorder.loop.call_soon_threadsafe(self._append, item)
+            self._recorder.loop.call_soon_threadsafe(self.append, item)
 
-    def _append(self, item: StreamItem) -> None:
+    def append(self, item: StreamItem) -> None:
+        """Put an item into the journal, in the thread of the event loop."""
         entry = self._open
         if entry is None or entry.left or len(entry.items) >= _ENTRY_ITEMS or entry.size >= _ENTRY_BYTES:
             entry = self._open = self._entry()
             if self._execution.closed is None:
                 self._recorder.note(entry)
         self._execution.has_notes = True
+        if item.stream == LOGS:
+            if item.value is None and entry.items and (last := entry.items[-1]).stream == LOGS and last.value is None:
+                entry.items.pop()  # a later count holds for it, too
+        else:
+            self._unsettled = True
         entry.items.append(item)
         entry.size += len(item.value or "")
-        self._unsettled = True
 
     def _entry(self) -> StreamItems:
         settings = self._recorder.settings
         most = (settings.max_stream_items, settings.max_stream_bytes)
-        return StreamItems(self._execution.run_id, self._execution.claim, *most)
+        return StreamItems(self._execution.run_id, self._execution.claim, *most, most_lines=settings.max_log_lines)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is committed."""
@@ -135,7 +140,7 @@ class Stream:
     __slots__ = ("_execution", "_name", "_streams")
 
     def __init__(self, execution: Execution, name: str) -> None:
-        check_name(name, "the name of a stream", execution.recorder.settings.max_name)
+        check_stream(name, execution.recorder.settings.max_name)
         self._execution = execution
         self._streams = execution.streams
         self._name = name

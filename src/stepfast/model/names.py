@@ -24,6 +24,11 @@ QUESTION = "~question/"
 OWN_MAIL = "~"
 """No signal of a user begins like this."""
 
+LOGS = "~logs"
+"""The stream of a run that has the lines which its code logs."""
+OWN_STREAMS = "~"
+"""No stream of a user begins like this."""
+
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
@@ -83,6 +88,16 @@ def check_question(value: object, limit: int) -> str:
 def check_callback(value: object, limit: int) -> str:
     """The name of a callback."""
     return check_waited(value, "the name of a callback", limit)
+
+
+def check_stream(value: object, limit: int) -> str:
+    """The name of a stream to send to."""
+    name = check_name(value, "the name of a stream", limit)
+    if name.startswith(OWN_STREAMS):
+        raise ConfigurationError(
+            f"the name of a stream must not begin with {OWN_STREAMS!r}, as those of Stepfast's own do: {name!r}"
+        )
+    return name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

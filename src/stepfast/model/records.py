@@ -302,7 +302,8 @@ class StepRunning(Struct, gc=False):
 
 
 class StreamItem(NamedTuple):
-    """An item of a stream; without a value it is the end of the stream."""
+    """An item of a stream; without a value it is the end of the stream. In the log of a run that says that all lines
+    before its number were logged, and have no room."""
 
     owner: str
     """The run whose stream it is."""
@@ -331,6 +332,8 @@ class StreamItems(Struct, gc=False):
     size: int = 0
     left: bool = False
     """Whether it is part of a batch, and takes no more items."""
+    most_lines: int = 10_000
+    """Lines that the log of a run takes; more are counted."""
 
 
 class Transition(Struct, gc=False):

@@ -185,6 +185,11 @@ class Queries:
         """Names of signals that a run has not taken yet, the oldest first, and how many of each."""
         return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
 
+    async def dropped_lines(self, run_id: str) -> int:
+        """How many lines the log of a run had no room for."""
+        rows = await self._fetch("dropped_lines", run_id)
+        return int(rows[0][0]) if rows else 0
+
     async def stream_names(self, run_id: str) -> list[str]:
         """The names of the streams of a run."""
         return [row[0] for row in await self._fetch("streams", run_id)]

@@ -168,6 +168,7 @@ class LabApp(Stepfast):
             app.namespace,
             codec=app._payloads._codec,
             logger=app.logger,
+            run_logs=app.run_logs,
             settings=_settings(app.settings, seed),
         )
         self._clock: LabClock = clock

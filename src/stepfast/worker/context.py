@@ -170,6 +170,8 @@ class WorkerContext:
     """Who is told what happens to runs, if anybody is."""
     send_signal: Callable[[Mail], Awaitable[None]] = never_sent
     """Sends a signal of a run to another."""
+    run_logs: int | None = None
+    """The least level of lines that are kept of what runs log."""
 
     @property
     def clock(self) -> Clockwork:

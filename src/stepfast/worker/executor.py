@@ -349,6 +349,7 @@ class WorkerHost(Recorder):
         self.queries = queries
         self.observers = context.observers
         self.step_observers = None if context.observers is None else context.observers.of_steps
+        self.run_logs = context.run_logs
         self._journal = journal
         self._progress = progress
         self._steps = context.clock.pool("step")

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..engine.host import current_execution
 from ..engine.observers import tell_each
+from ..engine.run_log import HANDLER
 from ..errors import DatabaseRefused, StepfastError, WorkerBroken, sentence
 from ..model.health import Vitals
 from ..model.records import BeatAnswer, Claimed, FlushAnswer, HasRecordCount, Lane, NewRun, StepWith, Tick, Transition
@@ -476,6 +477,7 @@ class Worker:
         self._cancelled_before = 0
         self._cause: tuple[str, BaseException] | None = None
         self._hurried = asyncio.Event()
+        self._keeps_lines = False
         self.broken = asyncio.Event()
         """Set if a duty ended by an error, which is a bug: the worker is of no use any more, and leaves."""
 
@@ -525,6 +527,9 @@ class Worker:
             raise
         self._logger.info("worker %s started: %s", self.id, ", ".join(self._context.me.served()) or "no workflows")
         interpreter.ease(self, threshold_for(self._settings), self._settings.switch_interval)
+        if self._context.run_logs is not None:
+            HANDLER.begin()
+            self._keeps_lines = True
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
@@ -563,6 +568,9 @@ class Worker:
             try:
                 await to_the_end(self._clean_up)
             finally:
+                if self._keeps_lines:
+                    HANDLER.end()
+                    self._keeps_lines = False
                 self.left.set()
         self._logger.info("worker %s stopped", self.id)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from ...model.names import LOGS
 from ...model.records import StreamItems
 from .base import Flow, Rows, ask, put
 
@@ -14,6 +15,10 @@ Key = tuple[str, str]
 """A run, and the name of a stream of it."""
 SourceKey = tuple[str, str, str]
 """The same, and what sends to it."""
+
+
+DROPPED = "~dropped"
+"""The source under which lines are counted that the log of a run had no room for."""
 
 
 class _Stream(Struct):
@@ -42,27 +47,40 @@ def append(entries: Sequence[StreamItems], now: int) -> Flow[set[Key]]:
     if not items:
         return set()
     streams = yield from _lock({(item.owner, item.stream) for _, item in items})
-    sources = yield from _sources({(item.owner, item.stream, item.source) for _, item in items})
+    dropped = {(item.owner, LOGS, DROPPED) for _, item in items if item.stream == LOGS}
+    sources = yield from _sources({(item.owner, item.stream, item.source) for _, item in items} | dropped)
     full: set[Key] = set()
+    heard: set[SourceKey] = set()
     rows: list[tuple[Any, ...]] = []
     for entry, item in items:
         key, source_key = (item.owner, item.stream), (item.owner, item.stream, item.source)
         stream, source = streams[key], sources.get(source_key)
         begun = source is None or (source.claim, source.attempt) != (item.claim, item.attempt)
-        if item.number < (0 if begun or source is None else source.items):
+        stored = 0 if begun or source is None else source.items
+        is_log, is_count = item.stream == LOGS, item.stream == LOGS and item.value is None
+        if item.number < stored + is_count:
             continue
         size = len(item.value or "")
-        if stream.items >= entry.most_items or stream.size + size > entry.most_bytes:
-            full.add((entry.run_id, item.stream))
+        most = entry.most_lines if is_log else entry.most_items
+        if is_count or stream.items >= most or stream.size + size > entry.most_bytes:
+            if is_log:
+                lost = (*key, DROPPED)
+                before = sources[lost].items if lost in sources else 0
+                sources[lost] = _Source(None, 1, before + (item.number - stored if is_count else 1))
+                sources[source_key] = _Source(item.claim, item.attempt, item.number + (not is_count))
+                heard |= {lost, source_key}
+            else:
+                full.add((entry.run_id, item.stream))
             continue
         restarted = begun and source is not None
         stream.items, stream.size = stream.items + 1, stream.size + size
         sources[source_key] = _Source(item.claim, item.attempt, item.number + 1)
+        heard.add(source_key)
         rows.append((*key, stream.items, item.attempt, restarted, item.value, item.format, now))
     touched = {(row[0], row[1]) for row in rows}
     yield from put("append_items", rows)
     yield from put("count_items", [(*key, streams[key].items, streams[key].size) for key in sorted(touched)])
-    yield from put("note_sources", [(*key, *sources[key]) for key in sorted(sources) if key[:2] in touched])
+    yield from put("note_sources", [(*key, *sources[key]) for key in sorted(heard)])
     return full
 
 

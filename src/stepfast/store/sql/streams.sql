@@ -48,6 +48,10 @@ SELECT name, items FROM {streams} WHERE run_id = :run_id ORDER BY name;
 -- How many items the branches of a workflow have sent to a stream; those of steps, which may be sent again, are left out.
 SELECT source, items FROM {stream_sources} WHERE run_id = :run_id AND name = :name AND claim IS NULL ORDER BY source;
 
+-- name: dropped_lines(run_id)
+-- How many lines the log of a run had no room for.
+SELECT items FROM {stream_sources} WHERE run_id = :run_id AND name = '~logs' AND source = '~dropped';
+
 -- name: stream_pages(u(run_id uuid, name text, low integer, high integer))
 -- Items between two numbers, of several streams.
 SELECT i.run_id::text AS run_id, i.name, i.number, i.attempt, i.restarted, i.value, i.format, i.sent_at
