@@ -213,11 +213,16 @@ def mariadb_server() -> Iterator[PrivateMariaDb]:
 
 
 @pytest.fixture
-def mariadb_url(mariadb_server: PrivateMariaDb) -> Iterator[str]:
-    """A database of this test's own, without tables."""
-    url = mariadb_server.create_database()
-    yield url
-    mariadb_server.drop_database(url)
+def mariadb_url(request: pytest.FixtureRequest, mariadb_server: PrivateMariaDb) -> Iterator[str]:
+    """A database of this test's own."""
+    if _with_tables(request):
+        url = mariadb_server.take_database()
+        yield url
+        mariadb_server.give_back(url)
+    else:
+        url = mariadb_server.create_database()
+        yield url
+        mariadb_server.drop_database(url)
 
 
 @pytest.fixture

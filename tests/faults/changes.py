@@ -21,6 +21,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, Mail
 from stepfast.model.status import TERMINAL
 from stepfast.model.transitions import finish
+from stepfast.store import transact
 from stepfast.store.flows import flush as flow
 from stepfast.store.flows.flush import record, tell
 from stepfast.store.postgres import connections, ctx_transaction, transactions
@@ -300,7 +301,7 @@ def without_transaction_fence(_: Arguments) -> None:
 
 def without_joint_row(arguments: Arguments) -> None:
     """What a transaction writes is committed apart from its record."""
-    called = ctx_transaction._called
+    called = transact.called
 
     async def call(function: Any, _: Any, timeout: float | None) -> Any:
         apart = await asyncpg.connect(arguments["url"])
@@ -309,7 +310,7 @@ def without_joint_row(arguments: Arguments) -> None:
         finally:
             await apart.close()
 
-    ctx_transaction._called = call  # type: ignore[assignment]
+    vars(ctx_transaction)["called"] = call
 
 
 def without_bar(_: Arguments) -> None:

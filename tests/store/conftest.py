@@ -16,6 +16,7 @@ from stepfast.model.rows import Definition
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
+from stepfast.store.mysql.store import MysqlStore
 from tests.store.citus import as_citus
 from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import Rows, Scene
@@ -35,9 +36,10 @@ def only_on(*databases: str) -> pytest.MarkDecorator:
 
 
 ENOUGH = pytest.mark.enough_on("postgres", "sqlite")
-"""What the oldest server and a database in memory do is the same code; `make test-all` runs everything there too. Files
-that say `pytestmark = EVERYWHERE` run there in `make test`: together they use what a run needs in its life."""
-EVERYWHERE = pytest.mark.enough_on(*ON_POSTGRES, *ON_SQLITE)
+"""What the oldest server and a database in memory do is the same code, and MariaDB has the flows of all databases;
+`make test-all` runs everything there too. Files that say `pytestmark = EVERYWHERE` run there in `make test`: together
+they use what a run needs in its life."""
+EVERYWHERE = pytest.mark.enough_on(*ON_POSTGRES, "mariadb", *ON_SQLITE)
 
 POOLED = (
     "starting", "claiming", "fence", "flushing", "transact", "mailbox", "children", "graphs", "retry", "workers", "due",
@@ -77,7 +79,7 @@ async def routed_url(postgres_url: str) -> AsyncIterator[str]:
         yield postgres_url
 
 
-@pytest.fixture(params=["postgres", "postgres12", "pooled", "routed", "sqlite", "memory"])
+@pytest.fixture(params=["postgres", "postgres12", "pooled", "routed", "mariadb", "sqlite", "memory"])
 def store_url(request: pytest.FixtureRequest) -> str:
     """Where the store under test lives; the test runs once on each."""
     if request.param == "memory":
@@ -100,7 +102,10 @@ class Stores:
         return self.url.kind != "sqlite" or self.url.path is not None
 
     async def open(self, namespace: str = "stepfast", settings: Settings | None = None) -> Store:
-        store = open_store(self.url, namespace, settings or Settings())
+        if self.url.kind == "mysql":
+            store: Store = MysqlStore(self.url, namespace, settings or Settings())
+        else:
+            store = open_store(self.url, namespace, settings or Settings())
         await store.open()
         self._stack.push_async_callback(store.close)
         return store

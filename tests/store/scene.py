@@ -5,6 +5,7 @@ Times are set, never waited for: ``rows.shift(run, "visible_at", -60_000)`` make
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -35,8 +36,13 @@ from stepfast.model.records import (
     WorkerInfo,
 )
 from stepfast.model.rows import RunRow
+from stepfast.model.urls import parse_url
+from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.store.answers import NOTHING, Delivery
+from stepfast.store.mysql.connections import Connector
+from stepfast.store.mysql.store import MysqlStore
+from stepfast.store.mysql.transactions import run
 from stepfast.store.sqlite import SqliteStore
 
 WORKFLOWS = ("order", "mail", "report")
@@ -60,11 +66,19 @@ class Rows:
             text = re.sub(r"\[(\w+)\]", rf"{self._namespace}_\1", sql)
             assert self._store._writer is not None
             return await self._store._writer.do(lambda database: database.execute(text, values).fetchall())
+        if isinstance(self._store, MysqlStore):
+            return await self._fetch_mysql(sql, values)
         if self._connection is None:
             self._connection = await asyncpg.connect(self._url)
         numbers = itertools.count(1)
         text = re.sub(r"\?", lambda _: f"${next(numbers)}", re.sub(r"\[(\w+)\]", rf'"{self._namespace}".\1', sql))
         return [tuple(row) for row in await self._connection.fetch(text, *values)]
+
+    async def _fetch_mysql(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = await Connector(parse_url(self._url), Settings()).connect()
+        text = re.sub(r"\b(key|row)\b(?!`)", r"`\1`", re.sub(r"\[(\w+)\]", rf"{self._namespace}_\1", sql))
+        return await run(self._connection, text.replace("?", "%s"), values or None)
 
     async def set(self, run_id: str, column: str, value: Any) -> None:
         await self.fetch(f"UPDATE [runs] SET {column} = ? WHERE id = ?", value, run_id)
@@ -97,7 +111,8 @@ class Rows:
 
     async def close(self) -> None:
         if self._connection is not None:
-            await self._connection.close()
+            closed = self._connection.close()
+            await (closed or asyncio.sleep(0))
 
 
 class Scene:

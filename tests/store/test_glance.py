@@ -12,6 +12,7 @@ import pytest
 from stepfast import Stepfast
 from stepfast.model.records import Claimed
 from stepfast.model.rows import Definition
+from stepfast.store.mysql.driver import Part, Statement
 from stepfast.store.queries import Filters
 from stepfast.store.readonly import BaseGlance, FoundRuns, TookTooLong
 from tests.store.conftest import only_on
@@ -218,10 +219,13 @@ async def test_what_the_store_reads_a_glance_reads_too_and_writes_nothing(scene:
 async def test_a_question_is_given_up_in_time(scene: Scene) -> None:
     """And the next one is answered: nothing is left behind on the connection."""
     glance: Any = scene.store.glance(0.2)
-    slow = "SELECT pg_sleep(60)" if glance.dialect == "postgres" else (
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    )  # fmt: skip
-    glance._sql = glance._sql | {"slow": slow}
+    if glance.dialect == "mysql":
+        glance._driver._sql["slow"] = Statement((Part("SELECT sleep(60)", ()),), None)
+    else:
+        slow = "SELECT pg_sleep(60)" if glance.dialect == "postgres" else (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        )  # fmt: skip
+        glance._sql = glance._sql | {"slow": slow}
     async with asyncio.timeout(30):
         with pytest.raises(TookTooLong, match=r"more than 0\.2 s for this question"):
             await glance._fetch("slow")
@@ -232,12 +236,12 @@ async def test_a_question_is_given_up_in_time(scene: Scene) -> None:
 
 async def test_a_question_does_not_wait_in_line_without_end(scene: Scene) -> None:
     glance: Any = scene.store.glance(0.1)
-    if glance.dialect == "postgres":
+    if glance.dialect != "sqlite":
         while not glance._room.locked():
             await glance._room.acquire()
         async with asyncio.timeout(30):
             with pytest.raises(TookTooLong):
-                await glance._fetch("glance_sizes", "")
+                await glance._fetch("glance_sizes", "", *([[]] if glance.dialect == "mysql" else []))
         glance._room.release()
     else:
         go_on = threading.Event()

@@ -121,6 +121,12 @@ async def test_every_table_with_the_id_of_a_run_is_known_to_the_remover(scene: S
             "JOIN information_schema.tables t USING (table_schema, table_name) "
             "WHERE c.table_schema = 'stepfast' AND t.table_type = 'BASE TABLE'"
         )
+    elif scene.store.dialect == "mysql":
+        rows = await scene.rows.fetch(
+            "SELECT c.table_name, c.column_name FROM information_schema.columns c "
+            "JOIN information_schema.tables t USING (table_schema, table_name) "
+            "WHERE c.table_schema = DATABASE() AND t.table_type = 'BASE TABLE'"
+        )
     else:
         rows = await scene.rows.fetch(
             "SELECT t.name, c.name FROM sqlite_master t CROSS JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"

@@ -18,6 +18,8 @@ from stepfast.store.mysql.driver import Driver, load, words_of
 from stepfast.store.mysql.schema import Schema
 from stepfast.store.mysql.transactions import run
 
+pytestmark = pytest.mark.empty
+
 WORDS = words_of("stepfast", 1000)
 STATEMENTS = load(WORDS)
 

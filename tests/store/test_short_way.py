@@ -19,7 +19,7 @@ from stepfast.store.flows.flush import flush
 from stepfast.store.postgres import PostgresStore
 from stepfast.store.sqlite import SqliteStore
 from stepfast.store.sqlite import flush as sqlite_flushing
-from tests.store.conftest import EVERYWHERE
+from tests.store.conftest import EVERYWHERE, ON_POSTGRES, ON_SQLITE, only_on
 from tests.store.scene import (
     Scene,
     child_of,
@@ -145,6 +145,7 @@ def _plain(name: str, value: Any) -> Any:
     return value is not None if SET.search(name) else UUID.sub("id", str(value))
 
 
+@only_on(*ON_POSTGRES, *ON_SQLITE)
 @pytest.mark.parametrize("freight", ["plain", "usual", "any"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_short_way_comes_to_what_the_flow_comes_to(

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+import asyncmy
 import asyncpg
 import pytest
 from msgspec.structs import replace
@@ -41,8 +42,8 @@ class Bank:
         return [amount for (amount,) in await self.scene.rows.fetch("SELECT amount FROM bookings ORDER BY id")]
 
     def does(self, *statements: str, result: Any = "7", error: BaseException | None = None) -> Call:
-        """A function that executes these: a coroutine function on Postgres, a plain one on SQLite."""
-        runs = '"stepfast".runs' if not self.sqlite else "stepfast_runs"
+        """A function that executes these: a coroutine function on a server, a plain one on SQLite."""
+        runs = '"stepfast".runs' if self.scene.store.dialect == "postgres" else "stepfast_runs"
         texts = [statement.replace("[runs]", runs) for statement in statements]
 
         def plain(connection: sqlite3.Connection) -> Any:
@@ -53,10 +54,10 @@ class Bank:
                 raise error
             return result
 
-        async def coroutine(connection: asyncpg.Connection) -> Any:
+        async def coroutine(connection: Any) -> Any:
             self.calls += 1
             for text in texts:
-                await connection.execute(text)
+                await (connection.cursor() if self.scene.store.dialect == "mysql" else connection).execute(text)
             if error is not None:
                 raise error
             return result
@@ -297,8 +298,12 @@ async def test_what_cannot_be_recorded_undoes_everything(bank: Bank) -> None:
 async def test_what_the_database_says_to_the_function_comes_out_as_it_is(bank: Bank) -> None:
     run = await bank.scene.running()
     twice = "INSERT INTO bookings (id, amount) VALUES (1, 1)"
-    expected = sqlite3.IntegrityError if bank.sqlite else asyncpg.UniqueViolationError
-    with pytest.raises(expected):
+    expected = {
+        "sqlite": sqlite3.IntegrityError,
+        "postgres": asyncpg.UniqueViolationError,
+        "mysql": asyncmy.errors.IntegrityError,
+    }
+    with pytest.raises(expected[bank.scene.store.dialect]):
         await bank.transact(run, bank.does(twice, twice))
     await nothing_happened(bank, run)
 
@@ -316,7 +321,7 @@ async def test_a_function_that_takes_too_long_is_undone(bank: Bank) -> None:
     forever = (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT max(i) FROM n"
         if bank.sqlite
-        else "SELECT pg_sleep(30)"
+        else f"SELECT {'pg_' if bank.scene.store.dialect == 'postgres' else ''}sleep(30)"
     )
     with pytest.raises(TimeoutError):
         await bank.transact(run, bank.does(booking(5), forever), timeout=0.1)

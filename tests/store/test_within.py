@@ -363,9 +363,12 @@ async def test_a_caller_waits_for_the_lock_of_whoever_writes(scene: Scene, store
 # -- which connections --------------------------------------------------------------------------------------
 
 
+ACCEPTED = {"postgres": "asyncpg", "sqlite": "sqlite3", "mysql": "MariaDB"}
+
+
 @pytest.mark.parametrize("wrong", [None, "postgresql://localhost", object()], ids=["none", "text", "object"])
 async def test_what_is_no_connection_is_refused_by_name(scene: Scene, wrong: Any) -> None:
-    accepted = "sqlite3" if scene.store.dialect == "sqlite" else "asyncpg"
+    accepted = ACCEPTED[scene.store.dialect]
     with pytest.raises(ConfigurationError, match=accepted):
         await scene.store.start_within(wrong, [new_run()])
     with pytest.raises(ConfigurationError, match=accepted):
@@ -380,7 +383,7 @@ async def test_a_connection_of_another_database_is_refused_by_name(scene: Scene,
         await connection.close()
     else:
         connection = sqlite3.connect(":memory:")
-        with pytest.raises(ConfigurationError, match="asyncpg"):
+        with pytest.raises(ConfigurationError, match=ACCEPTED[scene.store.dialect]):
             await scene.store.start_within(connection, [new_run()])
         connection.close()
 

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+import asyncmy
+
+from stepfast.model.urls import parse_url
+from stepfast.settings import Settings
+from stepfast.store.dialects import MYSQL
+from stepfast.store.migrations import Migration, made_by, meta_of, migrations
+from stepfast.store.mysql.connections import Connector
+from stepfast.store.mysql.driver import Driver, load, words_of
+from stepfast.store.mysql.schema import Schema
 from tests.support.needs import MARIADB, need
 from tests.support.postgres import HOST, _free_port, _start_guard, _temporary_folder, _unprivileged_account
 
@@ -37,6 +48,10 @@ class PrivateMariaDb:
         self._folder = _temporary_folder(self._account, in_memory=not durable)
         self._process: subprocess.Popen[bytes] | None = None
         self._made = 0
+        self._used: list[str] = []
+        self._looks: dict[str, list[Any]] = {}
+        """What the databases with tables looked like when these were new."""
+        self._thread = ThreadPoolExecutor(1)
         self.port = _free_port()
         data = self._folder / "data"
         data.mkdir()
@@ -101,6 +116,7 @@ class PrivateMariaDb:
         assert self._guard.stdin
         self._guard.stdin.close()  # it removes the folder
         self._guard.wait(10)
+        self._thread.shutdown()
 
     def create_database(self) -> str:
         """The URL of a new, empty database. Its default collation is the server's: capitals are small letters."""
@@ -113,18 +129,69 @@ class PrivateMariaDb:
         """Remove it with all that is in it."""
         self.execute(f"DROP DATABASE IF EXISTS {Path(url).name}")
 
-    def execute(self, sql: str) -> list[Any]:
-        """One statement; its rows."""
-        import asyncmy
+    def take_database(self) -> str:
+        """The URL of a database with the tables of Stepfast: a used one, if its tables are what they were."""
+        while self._used:
+            url = self._used.pop()
+            name = Path(url).name
+            for (number,) in self.execute(_CLIENTS.format(name)):
+                with contextlib.suppress(asyncmy.errors.MySQLError):  # it has gone by itself
+                    self.execute(f"KILL {number}")
+            if self.execute(_LOOK.format(name)) == self._looks[url]:
+                self.execute(*_empty(name))
+                return url
+            self.drop_database(url)
+        url = self.create_database()
+        self._thread.submit(asyncio.run, _make_tables(url)).result()
+        self._looks[url] = self.execute(_LOOK.format(Path(url).name))
+        return url
 
-        async def run() -> list[Any]:
-            connection = await asyncmy.connect(host=HOST, port=self.port, user="tester", autocommit=True)
-            try:
-                cursor = connection.cursor()
+    def give_back(self, url: str) -> None:
+        """Let another test have it."""
+        self._used.append(url)
+
+    def execute(self, *statements: str) -> list[Any]:
+        """Statements; the rows of the last one. The caller may be inside an event loop."""
+        return self._thread.submit(asyncio.run, self._execute(statements)).result()
+
+    async def _execute(self, statements: Sequence[str]) -> list[Any]:
+        connection = await asyncmy.connect(host=HOST, port=self.port, user="tester", autocommit=True)
+        try:
+            cursor = connection.cursor()
+            for sql in statements:
                 await cursor.execute(sql)
-                return list(await cursor.fetchall()) if cursor.description else []
-            finally:
-                await connection.ensure_closed()
+            return list(await cursor.fetchall()) if statements and cursor.description else []
+        finally:
+            await connection.ensure_closed()
 
-        with ThreadPoolExecutor(1) as thread:  # the caller may be inside an event loop
-            return thread.submit(asyncio.run, run()).result()
+
+NAMESPACE = "stepfast"
+_CLIENTS = "SELECT id FROM information_schema.processlist WHERE db = '{}' AND id <> CONNECTION_ID()"
+_LOOK = "SELECT count(*), max(create_time), min(create_time) FROM information_schema.tables WHERE table_schema = '{}'"
+
+
+@functools.cache
+def _known() -> list[Migration]:
+    return migrations(MYSQL, words_of(NAMESPACE, 0))
+
+
+async def _make_tables(url: str) -> None:
+    connection = await Connector(parse_url(url), Settings()).connect()
+    statements = load(words_of(NAMESPACE, 0))
+    try:
+        await Schema(NAMESPACE, _known(), statements, Driver(statements, lambda: None)).migrate(connection)
+    finally:
+        connection.close()
+
+
+@functools.cache
+def _empty(database: str) -> tuple[str, ...]:
+    """Statements that leave the tables as they are when they are new."""
+    tables = made_by(_known(), "TABLE")
+    rows = {"removal": "", "prefix": f"{NAMESPACE}_"} | meta_of(_known()[-1])
+    values = ", ".join(f"('{name}', '{value}')" for name, value in rows.items())
+    return (
+        f"USE {database}",
+        *(f"DELETE FROM {table}" for table in tables),
+        f"INSERT INTO {NAMESPACE}_meta (name, value) VALUES {values}",
+    )

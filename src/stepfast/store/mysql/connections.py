@@ -33,21 +33,26 @@ _MODE = "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION,PIPES_AS_CONCAT'"
 """What does not fit is refused: some servers would cut it off without a word. And ``||`` means what it means in all
 other databases."""
 _SESSION = (
-    "SET SESSION wait_timeout = 600, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {seconds:d}, "
-    "SESSION /*M! tx_isolation *//*!80000 transaction_isolation */ = 'READ-COMMITTED'"
+    "SET SESSION wait_timeout = 600, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {seconds}, "
+    "SESSION /*M! tx_isolation *//*!80000 transaction_isolation */ = 'READ-COMMITTED', "
+    "SESSION max_seeks_for_key = 1, SESSION group_concat_max_len = 1000000"
     "/*M! , SESSION idle_transaction_timeout = {lease:d} */"
 )
 """Rows that a vanished machine has locked are passed over by every claim for as long as they are. MariaDB can be told
 to end a silent transaction, which the last comment is for; MySQL ends a silent connection. A cancelled caller drops
 the connection, and a statement that waits for a lock waits on at the server: not for long. With REPEATABLE READ the
-server would lock the gaps between rows as well, and workers would wait for each other."""
+server would lock the gaps between rows as well, and workers would wait for each other; and where it thought that a look
+through a small table was quicker than an index, it would lock rows that no statement named."""
 _RECYCLE = 300
 """Seconds after which an idle connection is replaced, before the server ends it."""
 _PREPARED = 256
 """Statements that a connection keeps prepared. Their values are sent as they are, without being escaped."""
 
-_OLDEST_MARIADB, _OLDEST_MYSQL = (10, 6), (8, 0, 19)
-"""SKIP LOCKED and JSON_TABLE came with 10.6; SKIP LOCKED and rows as values in all places, with 8.0.19."""
+_AT_ONCE = "/*M! 0 *//*!80000 1 */"
+"""The shortest that a session may wait for a lock."""
+
+_OLDEST_MARIADB, _OLDEST_MYSQL = (10, 6), (8, 0, 21)
+"""SKIP LOCKED and JSON_TABLE came with 10.6; JSON_VALUE with 8.0.21."""
 
 
 class Server(NamedTuple):
@@ -96,15 +101,15 @@ def _tls(given: dict[str, str]) -> Any:
         raise ConfigurationError(f"the file of ssl_ca cannot be read: {given.get('ssl_ca')!r}") from None
 
 
-def session_options(url: str, settings: Settings) -> dict[str, Any]:
-    """Arguments of the driver for a session of our own."""
+def session_options(url: str, settings: Settings, impatient: bool = False) -> dict[str, Any]:
+    """Arguments of the driver for a session of our own; one that is ``impatient`` waits for no lock."""
     longest = min(settings.command_timeout, max(5.0, settings.lease / 2))
     lease = max(1, int(settings.lease))
     return address(url) | {
         "autocommit": True,  # transactions of ours are begun by name
         "charset": "utf8mb4",
         "sql_mode": _MODE,
-        "init_command": _SESSION.format(seconds=max(1, int(longest)), lease=lease),
+        "init_command": _SESSION.format(seconds=_AT_ONCE if impatient else max(1, int(longest)), lease=lease),
         "connect_timeout": settings.connect_timeout,
         "read_timeout": settings.command_timeout,
         "stmt_cache_size": _PREPARED,
@@ -120,15 +125,21 @@ async def create_pool(url: str, settings: Settings, size: int, **others: Any) ->
 class Connector:
     """Knows how to connect, and what the server can do."""
 
-    def __init__(self, url: DatabaseUrl, settings: Settings) -> None:
+    def __init__(self, url: DatabaseUrl, settings: Settings, impatient: bool = False) -> None:
         self.url = url.text
         self._settings = settings
+        self._impatient = impatient
         self.server: Server | None = None
+
+    @property
+    def packet(self) -> int | None:
+        """The largest statement that the server takes, once it was asked."""
+        return None if self.server is None else self.server.packet
 
     async def connect(self) -> Any:
         """A new connection, outside every pool."""
-        options = session_options(self.url, self._settings)
-        # A connection may be dead without anybody having been told: a duty must find out well within its lease.
+        options = session_options(self.url, self._settings, self._impatient)
+        # A connection may be dead before either side knows: a duty must find out well within its lease.
         options["read_timeout"] = min(self._settings.command_timeout, max(5.0, self._settings.lease / 2))
         try:
             connection = await asyncmy.connect(**options)
@@ -157,7 +168,7 @@ class Connector:
             drop(connection)
             raise ConfigurationError(
                 f"the database at {redact(self.url)} is {self.server.name}: Stepfast needs MariaDB 10.6 or later, or "
-                "MySQL 8.0.19 or later"
+                "MySQL 8.0.21 or later"
             )
 
 

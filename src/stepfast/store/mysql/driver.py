@@ -134,15 +134,17 @@ class Driver:
             result: T = end.value
             return result
 
-    async def fetch(self, connection: Any, name: str, *arguments: Any) -> list[Any]:
-        """The rows that a question brings."""
+    async def fetch(self, connection: Any, name: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
+        """The rows that a question brings; MariaDB gives it up after so many ``seconds``."""
         statement = self._sql[name]
+        limit = "" if seconds is None else f"/*M! SET STATEMENT max_statement_time = {seconds:g} FOR */ "
         if statement.each is None:
-            return await self._rows(connection, name, arguments)
+            return await self._rows(connection, name, arguments, limit)
         number, found = statement.each, list[Any]()
         for row in arguments[number]:
             values = row if isinstance(row, (tuple, list)) else (row,)
-            found += await self._rows(connection, name, (*arguments[:number], *values, *arguments[number + 1 :]))
+            given = (*arguments[:number], *values, *arguments[number + 1 :])
+            found += await self._rows(connection, name, given, limit)
         return found
 
     async def put(self, connection: Any, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -157,10 +159,10 @@ class Driver:
             written += count
         return written
 
-    async def _rows(self, connection: Any, name: str, arguments: Sequence[Any]) -> list[Any]:
+    async def _rows(self, connection: Any, name: str, arguments: Sequence[Any], limit: str) -> list[Any]:
         values = [_encode(each) if isinstance(each, list) else each for each in arguments]
         first, *others = self._sql[name].parts
-        cursor = await _execute(connection, first.text, [values[number] for number in first.order])
+        cursor = await _execute(connection, limit + first.text, [values[number] for number in first.order])
         if cursor.description is None:
             return [(1,)] * _written(cursor)
         found = _read(cursor.description, await cursor.fetchall())

@@ -89,6 +89,16 @@ def is_locked(error: BaseException) -> bool:
     return number_of(error) == _LOCKED
 
 
+def is_timed_out(error: BaseException) -> bool:
+    """Whether a question took longer than it was given."""
+    return number_of(error) in (1969, 3024)
+
+
+def is_savepoint_gone(error: BaseException) -> bool:
+    """Whether a savepoint is not there any more."""
+    return number_of(error) == 1305
+
+
 def is_not_let_in(error: BaseException) -> bool:
     """Whether the server refused the user, or has no such database."""
     return number_of(error) in _NOT_LET_IN

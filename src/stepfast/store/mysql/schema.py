@@ -7,12 +7,14 @@ where it was not finished; one process at a time holds a lock of the server for 
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any
 
 from ...errors import ConfigurationError, DatabaseUnavailable
-from ..answers import SchemaState
+from ..answers import Check, SchemaState
 from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..sql import split_statements
+from .connections import HELD, Server
 from .driver import Driver, Statement
 from .transactions import run
 
@@ -22,8 +24,19 @@ _PATIENCE = 5
 """Seconds for which another process is waited for at a time that makes the tables."""
 _TRIES = 12
 _SCRIPT = ("script_head", "script_tail")
+_LARGE = 16 * 1024 * 1024
+"""What is usual for MariaDB; the largest payload that is taken has half of it."""
 _UNFINISHED = "unfinished"
 """The word in ``meta`` that says that the tables are being made for the first time."""
+
+
+def check_namespace(namespace: str) -> None:
+    """Refuse a namespace with which the names of tables would be too long."""
+    if len(namespace) > MOST_NAMESPACE:
+        raise ConfigurationError(
+            f"namespace {namespace!r} has {len(namespace)} characters: on MariaDB and MySQL it is the beginning of the "
+            f"names of tables, and may have {MOST_NAMESPACE}"
+        )
 
 
 class Schema:
@@ -72,6 +85,10 @@ class Schema:
         """The tables and views that a reset drops."""
         return [name for kind in ("VIEW", "TABLE") for name in made_by(self._known, kind)]
 
+    def tables(self) -> list[str]:
+        """The tables alone, by name."""
+        return made_by(self._known, "TABLE")
+
     def script(self) -> str:
         """The whole of it for the mysql client."""
         texts = {name: ";\n".join(part.text for part in self._sql[name].parts) for name in _SCRIPT}
@@ -88,7 +105,7 @@ class Schema:
             return {}
         found = dict(await self._driver.fetch(connection, "meta"))
         made = found.get("prefix", f"{self._namespace}_")[:-1]
-        if made != self._namespace:
+        if made != self._namespace and made.lower() == self._namespace.lower():
             raise ConfigurationError(
                 f"namespace {self._namespace!r} is not usable: the database has a namespace {made!r}, and this server "
                 "does not tell large letters from small ones in the names of tables"
@@ -110,8 +127,9 @@ class Schema:
         await self._drop_all(connection)
 
     async def _drop_all(self, connection: Any) -> None:
+        there = {*await self._there(connection)}
         for kind in ("VIEW", "TABLE"):
-            for name in made_by(self._known, kind):
+            for name in there.intersection(made_by(self._known, kind)):
                 await run(connection, f"DROP {kind} IF EXISTS {name}")
 
     async def _lock(self, connection: Any) -> None:
@@ -121,3 +139,25 @@ class Schema:
             if (await run(connection, "SELECT GET_LOCK(CONCAT(%s, MD5(DATABASE())), %s)", (name, _PATIENCE)))[0][0]:
                 return
         raise DatabaseUnavailable("another process has been changing the tables for a minute: try it again")
+
+
+async def checks(connection: Any, driver: Driver, server: Server | None) -> list[Check]:
+    """Version, clock, durability, room for connections and for payloads."""
+    sent = time.time()
+    [(now, flushes, connections, packet, read_only, used)] = await driver.fetch(connection, "server_facts")
+    skew = float(now) - (sent + time.time()) / 2
+    assert server is not None, "a connection was made"
+    unwritable = "connect to the server that takes writes"
+    return [
+        Check("server", not server.is_old, server.name, "use MariaDB 10.6, MySQL 8.0.21 or a later release"),
+        *([Check("writes", False, "this server is read-only: a replica", unwritable)] if read_only else []),
+        Check("clock", abs(skew) < 5, f"the server is {skew:+.3f} s from here",
+              "only the server's clock decides, but logs will be hard to read: check the time service"),
+        Check("durability", flushes == 1, f"innodb_flush_log_at_trx_commit: {flushes}",
+              "a crash of the server may lose what was acknowledged: set it to 1"),
+        Check("pool", connections - used >= HELD, f"{used} of {connections} connections in use",
+              f"a worker holds up to {HELD}, beside its pools: raise max_connections"),
+        Check("packet", packet >= _LARGE, f"max_allowed_packet: {packet:,} bytes",
+              "an input or a result that is larger with all others of its statement is refused: raise it"),
+        Check("wake_ups", True, "these servers have no notifications: workers poll"),
+    ]  # fmt: skip

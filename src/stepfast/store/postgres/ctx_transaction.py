@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import asyncpg
 
-from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, RecordsVanished, StepTimeout, sentence
+from ...errors import DatabaseUnavailable, RecordsVanished, sentence
 from ...model.records import HasRecordCount, StepDone, StepRecord
 from ...settings import Settings
 from ..answers import Transacted
 from ..flows.flush import step_row
+from ..transact import as_read, called, lost, misuse
 from .connections import Connector, Continuity, know_arrays
 from .errors import translate
 from .transactions import PATIENCE, borrowed, close_pool, give_up, is_gone, roll_back
@@ -74,7 +74,7 @@ class Transactions:
                 txid, found = await self._recorded(connection, run_id, claim, address)
                 if found is None:
                     with _theirs(connection):
-                        done = record(await _called(call, connection, timeout))
+                        done = record(await called(call, connection, timeout))
                     made = await self._record(connection, txid, worker, done, unverified)
                     if made is not None:
                         await self._commit(connection, transaction)
@@ -84,7 +84,7 @@ class Transactions:
                     # Made while we worked: by an earlier commit of ours that was thought lost, or by a stranger.
                     _, found = await self._recorded(connection, run_id, claim, address)
                 if found is None:
-                    raise _lost(run_id)
+                    raise lost(run_id)
                 return found
             except BaseException as error:
                 if isinstance(error, DatabaseUnavailable):
@@ -106,20 +106,20 @@ class Transactions:
     ) -> Transacted | None:
         """Write the record of a step in the transaction of its rows; None: the step has a record already."""
         if not is_gone(connection) and not connection.is_in_transaction():
-            raise _misuse(done)
+            raise misuse(done, "connection.transaction()")
         async with self._ours():
             fence = await connection.fetchrow(self._sql["fence_one"], done.run_id, worker, done.claim)
             if fence["txid"] != txid:
-                raise _misuse(done)
+                raise misuse(done, "connection.transaction()")
             now = fence["now_ms"]
             if now is None:
-                raise _lost(done.run_id)
+                raise lost(done.run_id)
             if done.run_id in unverified:
                 await self._compare(connection, done.run_id, unverified[done.run_id])
             columns = [[value] for value in step_row(done, now)]
             if await connection.execute(self._sql["record_steps"], *columns) != "INSERT 0 1":
                 return None
-        return Transacted(_as_read(done, now), fence["asked"])
+        return Transacted(as_read(done, now), fence["asked"])
 
     async def _compare(self, connection: Any, run_id: str, believer: HasRecordCount) -> None:
         """Whether all is stored that was acknowledged before a connection broke."""
@@ -174,18 +174,6 @@ def _spare(pool: Any, reserved: int) -> int:
     return max(1, int(pool.get_max_size()) - reserved)
 
 
-async def _called(call: Callable[[Any], Any], connection: Any, timeout: float | None) -> Any:
-    bound = asyncio.timeout(timeout)
-    try:
-        async with bound:
-            result = call(connection)
-            return await result if inspect.isawaitable(result) else result
-    except TimeoutError:
-        if not bound.expired():
-            raise
-        raise StepTimeout(f"the transaction took longer than its timeout of {timeout:g} s") from None
-
-
 @contextlib.contextmanager
 def _theirs(connection: Any) -> Iterator[None]:
     """Around what the user does: errors come out as they are, unless they say that the connection is gone."""
@@ -195,22 +183,3 @@ def _theirs(connection: Any) -> Iterator[None]:
         if isinstance(error, _GONE) or (isinstance(error, _DRIVER) and is_gone(connection)):
             raise DatabaseUnavailable(f"the database cannot be reached: {sentence(error)}") from error
         raise
-
-
-def _as_read(d: StepDone, now: int) -> StepRecord:
-    return StepRecord(
-        d.branch, d.position, d.seq, d.name, d.kind, d.status, d.output, d.error, d.arguments, d.attempts,
-        now - d.duration_ms, now, d.line, d.format, d.undo,
-    )  # fmt: skip
-
-
-def _lost(run_id: str) -> LeaseLost:
-    return LeaseLost(f"run {run_id} is no longer this worker's")
-
-
-def _misuse(done: StepDone) -> ContextMisuse:
-    return ContextMisuse(
-        f"{done.name!r} committed or rolled back the transaction it was given: leave both to ctx.transaction, which "
-        "commits what the function wrote together with its result; for a part that may fail there is "
-        "connection.transaction()"
-    )

@@ -1,4 +1,4 @@
--- The census: how things stand, for whoever watches over all of it.
+-- The census: how things stand, for monitors.
 
 -- name: census_queues(most)
 -- How many runs are ready in each queue, `most` at most, and for how many microseconds its first run has been. All of them

@@ -20,8 +20,8 @@ WHERE r.keyed_lane = unhex(md5(concat(:queue, char(0), :workflow))) AND r.concur
 ORDER BY r.concurrency_key LIMIT :most;
 
 -- override: count_in(u(name text))
--- What workers hold in a queue that has become limited, and was claimed before: it counts from now on. Rows that somebody
--- holds are stepped over; the next claim finds them.
+-- What workers hold in a queue that has become limited, and was claimed before: it counts from now on. Rows that other
+-- transactions hold are stepped over; the next claim finds them.
 UPDATE (
     SELECT r.id FROM {rows u} {join} {runs} r {index runs_worker}
     WHERE r.queue = u.name AND r.worker IS NOT NULL AND r.counted_attempt IS NULL

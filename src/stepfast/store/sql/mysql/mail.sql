@@ -1,7 +1,7 @@
 -- Mail: what others put into a run's box, and how it reaches the run.
 
 -- name: undelivered(most)
--- The oldest mail that was only inserted; its runs are locked, and mail of runs that somebody else holds is passed over.
+-- The oldest mail that was only inserted; its runs are locked, and mail of runs that others hold is passed over.
 SELECT m.run_id, m.id FROM {mailbox} m {index mailbox_undelivered} {join} {runs} r ON r.id = m.run_id
 WHERE NOT m.delivered
 ORDER BY m.sent_at LIMIT :most
@@ -15,10 +15,10 @@ WITH RECURSIVE chain AS (
     UNION ALL
     SELECT r.id, r.reason, CASE WHEN r.reason = 'continued' THEN {went_on} END FROM chain c {join} {runs} r ON r.id = c.next
 )
-SELECT m.run_id, m.id
-FROM chain c {join} {runs} r ON r.id = c.id {join} {mailbox} m ON m.run_id = r.id
-WHERE c.reason = 'continued' AND r.reason = 'continued' AND NOT m.delivered
-ORDER BY r.id
+SELECT f.run_id, f.id
+FROM (SELECT m.run_id, m.id FROM chain c {join} {mailbox} m ON m.run_id = c.id
+      WHERE c.reason = 'continued' AND NOT m.delivered ORDER BY m.run_id LIMIT 1000000) AS f
+{join} {runs} r ON r.id = f.run_id
 {lock r};
 
 -- name: still_undelivered(u(run_id uuid, id uuid))

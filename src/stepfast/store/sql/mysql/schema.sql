@@ -15,4 +15,5 @@ SET NAMES utf8mb4, SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTIO
 -- name: server_facts
 -- For the doctor.
 SELECT {now} / 1000.0 AS now, @@innodb_flush_log_at_trx_commit AS flushes, @@max_connections AS connections,
-       @@max_allowed_packet AS packet, @@read_only AS read_only, @@version AS version;
+       @@max_allowed_packet AS packet, @@read_only AS read_only,
+       (SELECT count(*) FROM information_schema.processlist) AS used;

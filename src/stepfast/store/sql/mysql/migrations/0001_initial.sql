@@ -8,7 +8,7 @@
 -- the beginning. Statements are rendered with these columns in place of the conditions (store/dialects.py).
 --
 -- A MIGRATION is no transaction here: each statement is committed by itself. One that was begun says so in `meta` until it
--- is done, and is begun again by whoever finds that.
+-- is done, and is begun again by the next process.
 
 -- before: runs_ready
 -- `keyed_lane` is a short name of queue and workflow, because an index takes no more than 3072 bytes.
