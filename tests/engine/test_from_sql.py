@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from stepfast import Context, InvalidState, Settings, Stepfast
+from stepfast import Context, InvalidState, RunFailed, Settings, Stepfast
 from stepfast.model.payload_check import first_problem
 from tests.engine.conftest import MakeApp
 from tests.support.codecs import Backwards
@@ -468,3 +468,66 @@ async def test_two_starts_of_one_key_wait_for_each_other_and_are_one(app: Stepfa
     finally:
         await other.close()
     assert await sql.fetchval("SELECT count(*) FROM stepfast.runs") == 6
+
+
+async def test_callbacks_are_ended_by_sql(make_app: MakeApp, sql: Any) -> None:
+    app, tokens = make_app(settings=QUICK), list[str]()
+
+    @app.workflow(max_attempts=1)
+    async def pay(ctx: Context, timeout: float) -> Any:
+        callback = await ctx.callback("payment", type=Order, timeout=timeout, heartbeat=3600)
+        await ctx.step("hand out", lambda: tokens.append(callback.token))
+        return (await callback.result()).cents
+
+    async def started(timeout: float = 3600) -> tuple[Any, str]:
+        tokens.clear()
+        run = await app.start(pay, timeout)
+        await eventually(lambda: tokens)
+        return run, tokens[0]
+
+    async def refused(state: str, said: str, call: str, *given: Any) -> None:
+        with pytest.raises(asyncpg.PostgresError, match=said) as error:
+            await sql.execute(f"SELECT stepfast.{call}", *given)
+        assert error.value.sqlstate == state
+
+    value = '{"id": "o-1", "cents": 5}'
+    async with app.worker():
+        run, token = await started()
+        await refused("22023", r"does not fit .*Expected integer, got string - at \$\.cents", "complete($1, $2)",
+                      token, '{"id": "a", "cents": "x"}')  # fmt: skip
+        for wrong in (token.upper(), "0" * 32, None):
+            await refused("P0002", "no callback has this token", "beat($1)", wrong)
+        await sql.execute("SELECT stepfast.beat($1)", token)
+        for same in (value, '{"cents": 5, "id": "o-1"}'):
+            await sql.execute("SELECT stepfast.complete($1, $2, notify => true)", token, same)
+        assert await run.result(timeout=PATIENCE) == 5
+        await sql.execute("SELECT stepfast.complete($1, $2)", token, value)
+        await app.complete(token, {"id": "o-1", "cents": 5})
+        for other in ("complete($1, '1')", "fail($1, 'no')", "beat($1)"):
+            await refused("55000", "has been completed with another value", other, token)
+        run, token = await started()
+        await refused("22023", "a text that says why", "fail($1, NULL)", token)
+        for _ in range(2):
+            await sql.execute("SELECT stepfast.fail($1, 'declined')", token)
+        await app.fail(token, "declined")
+        with pytest.raises(RunFailed, match="callback 'payment' failed: declined"):
+            await run.result(timeout=PATIENCE)
+        await refused("55000", "has failed", "fail($1, 'other')", token)
+        # its time is up while the transaction of the caller is open: what that commits was in time
+        run, token = await started(timeout=0.3)
+        async with sql.transaction():
+            await sql.execute("SELECT stepfast.complete($1, $2)", token, value)
+            repeated = asyncio.create_task(app.complete(token, {"id": "o-1", "cents": 5}))
+            await asyncio.sleep(0.6)
+            assert await run.status() not in ("failed", "completed") and not repeated.done()
+        assert await run.result(timeout=PATIENCE) == 5
+        await repeated
+        # and if it does not commit, it was never there
+        run, token = await started(timeout=0.3)
+        transaction = sql.transaction()
+        await transaction.start()
+        await sql.execute("SELECT stepfast.complete($1, $2)", token, value)
+        await transaction.rollback()
+        with pytest.raises(RunFailed, match="was not completed within"):
+            await run.result(timeout=PATIENCE)
+        await refused("55000", "has timed out", "complete($1, $2)", token, value)

@@ -144,7 +144,8 @@ MUST_NOT = {
         "SELECT id FROM runs FOR UPDATE", "DELETE FROM mailbox", "UPDATE definitions SET queue = 'mine'",
         "INSERT INTO definitions SELECT * FROM definitions", "UPDATE meta SET value = '99'",
         "UPDATE queues SET paused = true",
-        f"SELECT cancel({ID})", f"SELECT resume({ID})", f"SELECT reschedule({ID})", "CREATE TABLE mine (a integer)",
+        f"SELECT cancel({ID})", f"SELECT resume({ID})", f"SELECT reschedule({ID})", "SELECT complete('x')",
+        "SELECT fail('x', 'y')", "SELECT beat('x')", "SELECT * FROM callbacks", "CREATE TABLE mine (a integer)",
         f"{RUN}, parent_id) {NEW}, {ID}", f"{RUN}, origin_id) {NEW}, {ID}",
         f"{RUN}, worker) {NEW}, {ID}", f"{RUN}, output) {NEW}, '1'",
         f"{RUN}, dag_id, dag_step, graph) {NEW}, {ID}, 'one', ''", f"{RUN}, dag_step) {NEW}, 'one'",
@@ -171,7 +172,7 @@ MUST_NOT = {
         "SELECT seed FROM runs", "SELECT * FROM runs", "UPDATE runs SET priority = 9", "DELETE FROM runs",
         "SELECT id FROM runs FOR UPDATE", f"{RUN}) {NEW}", f"{MAIL}, 'signal', 'more', 1, 0, false",
         "INSERT INTO run_tags SELECT * FROM run_tags", "SELECT start('parent', '1')",
-        f"SELECT cancel({ID})",
+        f"SELECT cancel({ID})", "SELECT complete('x')", "UPDATE callbacks SET state = 'open'",
         "UPDATE queues SET paused = true", "DELETE FROM schedules", "CREATE TABLE mine (a integer)", "TRUNCATE steps",
     ],
 }  # fmt: skip

@@ -123,7 +123,7 @@ class CallbackResultCall(DurableCall[T]):
             recall_ends(execution)
         mail = await self._outcome_of_callback()
         while mail.error is None and not self._fits(mail):
-            if not await execution.recorder.queries.reject_callback(execution.run_id, id_):
+            if not await execution.recorder.queries.reject_callback(id_):
                 break  # it is on record already, by code with another annotation
             self._tell_misfit()
             await execution.waits.reader.look_afresh()  # one that is under way may bring the same again
@@ -156,9 +156,7 @@ class CallbackResultCall(DurableCall[T]):
         ask = execution.claimed.attempt > 1
         while mail is None:
             if ask:
-                row = await execution.recorder.queries.callback(
-                    execution.run_id, id_, execution.claim, execution.claimed.attempt
-                )
+                row = await execution.recorder.queries.callback(id_, execution.claim, execution.claimed.attempt)
                 if row is None or row.state != status.OPEN:
                     return self._end_of(row)
                 due_at = row.due_at

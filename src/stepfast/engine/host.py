@@ -366,11 +366,11 @@ class StoreQueries:
         """Refuse a question in the mailbox of a run."""
         never()
 
-    async def callback(self, run_id: str, id_: str, claim: int, attempt: int) -> CallbackRow | None:
+    async def callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
         """How a callback stands that the run waits for: its time may be up."""
         never()
 
-    async def reject_callback(self, run_id: str, id_: str) -> bool:
+    async def reject_callback(self, id_: str) -> bool:
         """Open a callback again whose value does not fit; False if it was taken."""
         never()
 

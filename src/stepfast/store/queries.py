@@ -228,14 +228,14 @@ class Queries:
         """Note a heartbeat of a callback."""
         return await self._drive(callbacks.beat, id_)
 
-    async def look_at_callback(self, run_id: str, id_: str, claim: int, attempt: int) -> CallbackRow | None:
+    async def look_at_callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
         """How a callback stands for its run, which waits for it: one whose time is up is ended, one that an earlier
         attempt had no value of is open again."""
-        return await self._drive(callbacks.look, run_id, id_, claim, attempt)
+        return await self._drive(callbacks.look, id_, claim, attempt)
 
-    async def reject_callback(self, run_id: str, id_: str) -> bool:
+    async def reject_callback(self, id_: str) -> bool:
         """Open a callback again whose value does not fit; False if its run has taken the value."""
-        return await self._drive(callbacks.reject, run_id, id_)
+        return await self._drive(callbacks.reject, id_)
 
     async def callbacks_of(self, run_id: str, limit: int = 50) -> list[CallbackRow]:
         """The callbacks of a run, the newest first."""

@@ -158,16 +158,14 @@ class StoreQueries(EngineErrands):
         await self._patiently(lambda: self._store.refuse_question(run_id, refusal))
         self._runtime.answered()
 
-    async def callback(self, run_id: str, id_: str, claim: int, attempt: int) -> CallbackRow | None:
+    async def callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
         """How a callback stands that the run waits for."""
-        row: CallbackRow | None = await self._patiently(
-            lambda: self._store.look_at_callback(run_id, id_, claim, attempt)
-        )
+        row: CallbackRow | None = await self._patiently(lambda: self._store.look_at_callback(id_, claim, attempt))
         return row
 
-    async def reject_callback(self, run_id: str, id_: str) -> bool:
+    async def reject_callback(self, id_: str) -> bool:
         """Open a callback again whose value does not fit."""
-        return bool(await self._patiently(lambda: self._store.reject_callback(run_id, id_)))
+        return bool(await self._patiently(lambda: self._store.reject_callback(id_)))
 
     async def send_signal(self, mail: Mail) -> None:
         """Send a signal to a run, once: its id is given."""

@@ -1,4 +1,4 @@
-"""Callbacks: made with a record of their run, and given one outcome, under the lock of the run."""
+"""Callbacks: made with a record of their run, and given one outcome."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def end(id_: str, outcome: CallbackOutcome, check: bool = False) -> Flow[Callbac
     if found is None:
         return None
     row, run, now = found
-    if not (yield from _takes(row, run, now)):
-        return CallbackAnswer((yield from _callback(id_)) or row)
+    if (refusal := (yield from _refusal(row, run, now))) is not None:
+        return refusal
     if check and outcome.state == COMPLETED and row.expects is not None:
         return CallbackAnswer(row, to_check=True)
     yield from put("end_callback", [(id_, *outcome, now)])
@@ -43,62 +43,60 @@ def beat(id_: str) -> Flow[CallbackAnswer | None]:
     if found is None:
         return None
     row, run, now = found
-    if not (yield from _takes(row, run, now)):
-        return CallbackAnswer((yield from _callback(id_)) or row)
+    if (refusal := (yield from _refusal(row, run, now))) is not None:
+        return refusal
     yield from put("beat_callback", [(id_, now)])
     return CallbackAnswer(row, done=True)
 
 
-def look(run_id: str, id_: str, claim: int, attempt: int) -> Flow[CallbackRow | None]:
+def look(id_: str, claim: int, attempt: int) -> Flow[CallbackRow | None]:
     """A callback as it stands for its run, which waits for it: its time may be up. For a later attempt one that had no
     value is open again, with its whole time; that it failed is taken from the mailbox first."""
-    run, now = yield from lock_run(run_id)
-    row = yield from _callback(id_)
-    if run is None or row is None or run.claim != claim or row.state == COMPLETED:
-        return row
+    found = yield from _locked(id_)
+    if found is None:
+        return None
+    row, run, now = found
     late = row.is_late(now)
-    if attempt > row.attempt and (late or row.state != OPEN) and not (yield from ask("is_there", run_id, id_)):
+    if run.claim != claim or row.state == COMPLETED:
+        return row
+    if attempt > row.attempt and (late or row.state != OPEN) and not (yield from ask("is_there", run.id, id_)):
         yield from put("open_callback", [(id_, attempt, now, now)])
-        return (yield from _callback(id_))
+        return row._replace(state=OPEN, opened_at=now, beat_at=now)
     if late:
-        yield from put("end_callback", [(id_, *_TOO_LATE, now)])
-        return row._replace(state=TIMED_OUT)
+        return (yield from _time_out(row, now))
     return row
 
 
-def reject(run_id: str, id_: str) -> Flow[bool]:
+def reject(id_: str) -> Flow[bool]:
     """Open a callback again whose value does not fit, and take that out of the mailbox. False: its run has taken it."""
-    _, now = yield from lock_run(run_id)
-    row = yield from _callback(id_)
-    if row is None or not (yield from put("take_mail", [(run_id, id_)])):
+    found = yield from _locked(id_)
+    if found is None:
+        return False
+    row, run, now = found
+    if not (yield from put("take_mail", [(run.id, id_)])):
         return False
     yield from put("open_callback", [(id_, row.attempt, row.opened_at, now)])
     return True
 
 
-_TOO_LATE = CallbackOutcome(TIMED_OUT, None, None, 1)
-
-
-def _callback(id_: str) -> Flow[CallbackRow | None]:
-    rows = yield from ask("callback", id_)
-    return CallbackRow(*rows[0]) if rows else None
-
-
 def _locked(id_: str) -> Flow[tuple[CallbackRow, RunState, int] | None]:
-    """A callback and its run, which is locked before the callback is read."""
-    row = yield from _callback(id_)
-    if row is None:
+    """A callback and its run, locked in this order: the transaction of a caller may hold the callback for long, and is
+    not waited for with the lock of the run in hand."""
+    rows = yield from ask("lock_callback", id_)
+    if not rows:
         return None
+    row = CallbackRow(*rows[0])
     run, now = yield from lock_run(row.run_id)
-    row = yield from _callback(id_)
-    return None if row is None or run is None else (row, run, now)
+    return None if run is None else (row, run, now)
 
 
-def _takes(row: CallbackRow, run: RunState, now: int) -> Flow[bool]:
-    """Whether a callback takes an outcome, or a heartbeat. One whose time is up is ended by this."""
+def _refusal(row: CallbackRow, run: RunState, now: int) -> Flow[CallbackAnswer | None]:
+    """The answer of a callback that takes neither an outcome nor a heartbeat. One whose time is up is ended by this."""
     if row.state != OPEN or way_to_signal(run.status, run.reason) != "take" or run.undoing:
-        return False
-    if row.is_late(now):
-        yield from put("end_callback", [(row.id, *_TOO_LATE, now)])
-        return False
-    return True
+        return CallbackAnswer(row)
+    return CallbackAnswer((yield from _time_out(row, now))) if row.is_late(now) else None
+
+
+def _time_out(row: CallbackRow, now: int) -> Flow[CallbackRow]:
+    yield from put("end_callback", [(row.id, TIMED_OUT, None, None, row.format, now)])
+    return row._replace(state=TIMED_OUT)

@@ -31,7 +31,7 @@ _CHANGED_BY_ANOTHER = (
 )  # fmt: skip
 _TRIES = 3
 
-OPERATING = ("cancel", "resume", "reschedule")
+OPERATING = ("cancel", "resume", "reschedule", "complete", "fail", "beat")
 """Functions that are granted to the worker's role alone; the other functions do nothing that a role may not do."""
 
 _LAST = 237_623_846_400_000

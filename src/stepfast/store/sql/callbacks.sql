@@ -1,11 +1,12 @@
--- Callbacks: outcomes that holders of a token give runs. All changes are made under the lock of the run, by
--- flows/callbacks.py; one is made with the record of its making. One that is open when its run has ended has ended with it.
+-- Callbacks: outcomes that holders of a token give runs. All changes are made under the lock of the callback, which is
+-- taken before that of its run, by flows/callbacks.py, or on Postgres by a function in the transaction of its caller. One is
+-- made with the record of its making. One that is open when its run has ended has ended with it.
 
--- name: callback(id)
--- A callback as it stands.
+-- name: lock_callback(id)
+-- A callback as it stands, locked.
 SELECT c.id::text AS id, c.run_id::text AS run_id, c.name, c.state, c.value, c.error, c.format, c.expects, c.timeout_ms,
        c.heartbeat_ms, c.attempt, c.opened_at, c.beat_at, c.ended_at
-FROM {callbacks} c WHERE c.id = :id;
+FROM {callbacks} c WHERE c.id = :id {lock c};
 
 -- name: callbacks_of(run_id, most)
 -- The callbacks of a run, for people, the newest first.
@@ -15,19 +16,18 @@ FROM {callbacks} c WHERE c.run_id = :run_id ORDER BY c.opened_at DESC, c.id LIMI
 
 -- name: make_callbacks(u(id uuid, run_id uuid, name text, expects text, timeout_ms bigint, heartbeat_ms bigint,
 --     attempt integer, at bigint))
--- Callbacks that records make. One that was made by a record which is forgotten is there already: its time counts anew.
+-- Callbacks that records make. One that was made by a record which is forgotten is there already.
 INSERT INTO {callbacks} (id, run_id, name, state, format, expects, timeout_ms, heartbeat_ms, attempt, opened_at, beat_at)
 SELECT u.id, u.run_id, u.name, 'open', 1, u.expects, u.timeout_ms, u.heartbeat_ms, u.attempt, u.at, u.at FROM {rows u}
 WHERE true
-{upsert id} expects = {new.expects}, timeout_ms = {new.timeout_ms}, heartbeat_ms = {new.heartbeat_ms},
-    opened_at = {new.opened_at}, beat_at = {new.beat_at};
+{skip id};
 
 -- name: end_callback(u(id uuid, state text, value text, error text, format smallint, at bigint))
--- The outcome of a callback; the first stays.
+-- The outcome of a callback, which is locked and open.
 {update callbacks c, u}
 SET state = u.state, value = u.value, error = u.error, format = u.format, ended_at = u.at
 {from u}
-WHERE c.id = u.id AND c.state = 'open';
+WHERE c.id = u.id;
 
 -- name: open_callback(u(id uuid, attempt integer, opened_at bigint, beat_at bigint))
 -- A callback is open again: for another attempt of its run, or because its value did not fit.
@@ -39,7 +39,7 @@ WHERE c.id = u.id;
 
 -- name: beat_callback(u(id uuid, at bigint))
 -- A heartbeat of a callback.
-{update callbacks c, u} SET beat_at = u.at {from u} WHERE c.id = u.id AND c.state = 'open';
+{update callbacks c, u} SET beat_at = u.at {from u} WHERE c.id = u.id;
 
 -- name: tell_callback(u(run_id uuid, id uuid, state text, value text, error text, format smallint))
 -- The outcome of a callback goes into the mailbox of its run, which is locked in this transaction.

@@ -23,11 +23,13 @@ $$;
 -- What each role may do; it replaces what an earlier version has said. All of them begin with nothing.
 REVOKE ALL ON {tables}, {views} FROM {starter}, {worker}, {reader};
 REVOKE EXECUTE ON FUNCTION {schema}.cancel(uuid, boolean), {schema}.resume(uuid, boolean),
-    {schema}.reschedule(uuid, interval, timestamptz, integer, boolean) FROM PUBLIC, {starter}, {reader};
+    {schema}.reschedule(uuid, interval, timestamptz, integer, boolean), {schema}.complete(text, json, boolean),
+    {schema}.fail(text, text, boolean), {schema}.beat(text) FROM PUBLIC, {starter}, {reader};
 GRANT USAGE ON SCHEMA {schema} TO {starter}, {worker}, {reader};
 GRANT EXECUTE ON FUNCTION {functions} TO {starter}, {worker}, {reader};
 GRANT EXECUTE ON FUNCTION {schema}.cancel(uuid, boolean), {schema}.resume(uuid, boolean),
-    {schema}.reschedule(uuid, interval, timestamptz, integer, boolean) TO {worker};
+    {schema}.reschedule(uuid, interval, timestamptz, integer, boolean), {schema}.complete(text, json, boolean),
+    {schema}.fail(text, text, boolean), {schema}.beat(text) TO {worker};
 
 -- The worker's role executes runs, and operates on them. It changes every table but the version of the tables, and makes
 -- none: migrations belong to the owner.

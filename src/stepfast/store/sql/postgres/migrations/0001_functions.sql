@@ -1,7 +1,7 @@
 -- at the end
 -- From SQL: a caller without Python (a trigger, a script, a program in another language) starts, signals, cancels,
 -- resumes and reschedules runs by five functions, as part of the transaction that calls them. A sixth, `find`, gives the
--- run that has a key.
+-- run that has a key. Three more end a callback by its token, or note a heartbeat of it.
 --
 --   start       inserts the rows that a start in Python inserts, checked against the newest definition as a start without
 --               the code is: the workflow is known, the input fits by type, required and unknown fields, enum and items.
@@ -11,7 +11,11 @@
 --   resume,
 --   reschedule
 --
--- All five only insert rows: they lock none that exist, so that a transaction that stays open holds no worker up. Workers
+--   complete,   change the row of the callback, and leave its outcome in the mailbox.
+--   fail, beat
+--
+-- The first five only insert rows: they lock none that exist, so that a transaction that stays open holds no worker up. The
+-- last three lock the callback, so that its time is not up before the transaction has ended, whatever its run does. Workers
 -- find what was inserted when they next ask; with `notify => true` the server wakes them at the commit, at the price of a
 -- lock over the whole server which every NOTIFY takes there.
 --
@@ -601,6 +605,113 @@ BEGIN
     VALUES (sql_leave_mail.run, {schema}.sql_new_id(), sql_leave_mail.kind, sql_leave_mail.name, sql_leave_mail.value, 1,
             {now}, false);
     IF sql_leave_mail.notify THEN
+        PERFORM pg_notify('{channel}', '{"look": true}');
+    END IF;
+END
+$$;
+
+-- The callback of a token, locked, which takes an outcome; or one that has an outcome of this state.
+CREATE FUNCTION {schema}.sql_callback(token text, outcome text DEFAULT NULL) RETURNS {schema}.callbacks
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found {schema}.callbacks;
+    is_over boolean;
+    stands text;
+BEGIN
+    IF sql_callback.token ~ '^[0-9a-f]{32}$' THEN
+        SELECT c.* INTO found FROM {schema}.callbacks c
+        WHERE c.id = substr(encode(sha256(convert_to(sql_callback.token, 'UTF8')), 'hex'), 1, 32)::uuid
+        FOR NO KEY UPDATE;
+    END IF;
+    SELECT r.undoing OR r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') INTO is_over FROM {schema}.runs r WHERE r.id = found.run_id;
+    IF is_over IS NULL THEN
+        RAISE EXCEPTION 'no callback has this token (its run may have been removed)' USING ERRCODE = 'no_data_found';
+    ELSIF found.state = sql_callback.outcome THEN
+        RETURN found;
+    END IF;
+    stands := CASE WHEN found.state = 'completed' THEN 'has been completed with another value'
+                   WHEN found.state = 'failed' THEN 'has failed'
+                   WHEN found.state <> 'open' THEN 'has timed out'
+                   WHEN is_over THEN 'is open no more, because its run has ended'
+                   WHEN LEAST(found.opened_at + found.timeout_ms, found.beat_at + found.heartbeat_ms) <= {now}
+                   THEN 'has timed out' END;
+    IF stands IS NOT NULL THEN
+        RAISE EXCEPTION 'callback % of run % %', quote_literal(found.name), found.run_id, stands
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    RETURN found;
+END
+$$;
+
+-- Complete a callback: `SELECT {schema}.complete(token, '{"cents": 999}')`. Again with the same value, it has no effect.
+CREATE FUNCTION {schema}.complete(token text, value json DEFAULT 'null', notify boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found {schema}.callbacks := {schema}.sql_callback(complete.token, 'completed');
+    what text := 'the value of callback ' || quote_literal(found.name);
+    stored text := {schema}.sql_checked_json(complete.value, what);
+    plain jsonb := {schema}.sql_as_jsonb(stored, what);
+    problem text := {schema}.sql_misfit(plain, found.expects::jsonb, found.expects::jsonb, '$');
+BEGIN
+    IF found.state = 'open' AND problem IS NOT NULL THEN
+        RAISE EXCEPTION '% does not fit what is waited for, and was not taken: %', what, problem
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF found.state = 'open' THEN
+        PERFORM {schema}.sql_end_callback(found, 'completed', stored, NULL, complete.notify);
+    ELSIF found.format <> 1 OR {schema}.sql_as_jsonb(found.value, what) <> plain THEN
+        PERFORM {schema}.sql_callback(complete.token);
+    END IF;
+END
+$$;
+
+-- Fail a callback: `SELECT {schema}.fail(token, 'declined')`. Again with the same text, it has no effect.
+CREATE FUNCTION {schema}.fail(token text, error text, notify boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found {schema}.callbacks := {schema}.sql_callback(fail.token, 'failed');
+    why text := substr(fail.error, 1, 4000);
+BEGIN
+    IF COALESCE(why, '') = '' THEN
+        RAISE EXCEPTION 'a callback fails with a text that says why' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF found.state = 'open' THEN
+        PERFORM {schema}.sql_end_callback(
+            found, 'failed', NULL,
+            json_build_object('type', 'CallbackFailed', 'message', why, 'retryable', false)::text, fail.notify);
+    ELSIF found.format <> 1 OR (found.error::json ->> 'message') <> why THEN
+        PERFORM {schema}.sql_callback(fail.token);
+    END IF;
+END
+$$;
+
+-- Say that a callback with a heartbeat is being worked on: `SELECT {schema}.beat(token)`.
+CREATE FUNCTION {schema}.beat(token text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found {schema}.callbacks := {schema}.sql_callback(beat.token);
+BEGIN
+    UPDATE {schema}.callbacks SET beat_at = {now} WHERE id = found.id;
+END
+$$;
+
+-- The outcome of a callback that is locked and open.
+CREATE FUNCTION {schema}.sql_end_callback(callback {schema}.callbacks, state text, value text, error text, notify boolean)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE {schema}.callbacks c
+    SET state = sql_end_callback.state, value = sql_end_callback.value, error = sql_end_callback.error, format = 1,
+        ended_at = {now}
+    WHERE c.id = callback.id;
+    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+    VALUES (callback.run_id, callback.id, 'callback', sql_end_callback.state, sql_end_callback.value,
+            sql_end_callback.error, 1, {now}, false)
+    ON CONFLICT (run_id, id) DO NOTHING;
+    IF sql_end_callback.notify THEN
         PERFORM pg_notify('{channel}', '{"look": true}');
     END IF;
 END
