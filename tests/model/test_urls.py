@@ -104,7 +104,7 @@ def test_a_url_without_a_password_is_shown_as_it_is(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("libsql://h", "libSQL"),
+        ("libsql://h", "libSQL is not supported, because .*sqlite:///file.db opens"),
         ("sqs://q", "SQS"),
         ("mysql+aiomysql://u@h/d", "driver"),
         ("postgresql+psycopg2://u@h/d", "driver"),

@@ -119,6 +119,10 @@ _KINDS = {
 }  # fmt: skip
 _DRIVERS = {"postgres": ("asyncpg",), "sqlite": ("aiosqlite", "pysqlite"), "mysql": ("asyncmy",)}
 """What SQLAlchemy's URLs name behind a plus, and we need not be told."""
+_WHY_NOT = {
+    "libsql": ", because its package for Python does not say what kind an error is, and cannot stop a statement; "
+    "a file of libSQL is a SQLite file, which sqlite:///file.db opens",
+}
 _KNOWN_OTHERS = {
     "libsql": "libSQL is", "sqs": "SQS is", "cockroachdb": "CockroachDB is", "mssql": "SQL Server is",
     "oracle": "Oracle is", "mongodb": "MongoDB is", "redis": "Redis is",
@@ -213,7 +217,8 @@ def _not_ours(text: str, name: str, driver: str) -> str:
     if driver:
         return f"the database URL {redact(text)!r} names a driver that Stepfast does not work with; {use}"
     if name in _KNOWN_OTHERS:
-        return f"the database URL {redact(text)!r} cannot be used: {_KNOWN_OTHERS[name]} not supported; {use}"
+        why = _WHY_NOT.get(name, "")
+        return f"the database URL {redact(text)!r} cannot be used: {_KNOWN_OTHERS[name]} not supported{why}; {use}"
     return f"the database URL {redact(text)!r} has no scheme that Stepfast knows; {use}"
 
 
