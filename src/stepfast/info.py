@@ -13,10 +13,9 @@ import msgspec
 from .engine.children import STARTS
 from .engine.compensation import UNDO_BRANCH
 from .engine.concurrency import Winners, lost_to
-from .engine.history import UNDO
+from .engine.history import STEP, UNDO
 from .engine.outcomes import shown_error
 from .engine.remote_step import REMOTE
-from .engine.step import STEP
 from .engine.timers import SLEEP, planned_end
 from .errors import sentence
 from .model import remote_steps as remote

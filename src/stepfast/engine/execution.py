@@ -16,10 +16,10 @@ from ..model.status import DAG_STEP, WORKFLOW
 from ..model.transitions.operator import goes_on_first
 from . import outcomes
 from .call import DurableCall, UnplacedCall
-from .history import UNDO, AttemptHistory, Cursor, History, Holds, Ledger
+from .history import STEP, UNDO, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
 from .run_log import RunLines
-from .step import STEP, TRANSACTION
+from .step import TRANSACTION
 from .streams import RunStreams
 from .waits import RunMailbox, Waits
 from .workflow import Workflow

@@ -70,7 +70,7 @@ def addresses_above(branch: str) -> list[tuple[str, int]]:
 
 
 PATCH = "patch"
-UNDO = "undo"
+STEP, UNDO = "step", "undo"
 _ASIDE = (PATCH, UNDO)
 """Kinds of records that are no calls of the code at a position."""
 

@@ -25,7 +25,7 @@ from ..settings import Settings
 if TYPE_CHECKING:
     from .execution import Execution
     from .history import Cursor
-    from .observers import Observers
+    from .observers import Gathered, Observers
     from .step import StepCall
     from .waits import MailAnswer, MailboxReader
 
@@ -423,6 +423,8 @@ class Recorder:
     """The least level of lines that are kept of what runs log; None: none are."""
     step_observers: Observers | None = None
     """The observers, if any of them wants to hear of each call of a step."""
+    gathered: Gathered | None = None
+    """What is counted here for an observer that takes it from time to time."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger, clock: Clock) -> None:
         self.settings = settings

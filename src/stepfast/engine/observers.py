@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -45,7 +46,7 @@ from ..model.events import (
 from ..model.ids import made_at
 from ..model.records import Claimed, Mail, NewRun, StepDone, Transition
 from ..model.tracebacks import own_code_only, own_frames
-from .history import UNDO
+from .history import STEP, UNDO
 from .host import Clock, Promise
 from .outcomes import decode_error, ending_record, type_name
 
@@ -385,11 +386,71 @@ def observers_of(given: Sequence[Observer], logger: logging.Logger, clock: Clock
     return Observers(given, logger, clock) if given else None
 
 
+K = TypeVar("K")
+_MOST_KEYS = 1_000
+"""Keys of a series of values; a label of a step may be any text."""
+
+
+class Series(dict[K, list[Any]]):
+    """Values by a key, put in by one thread: ``series[key].append(value)``. Any thread may take them out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._full: deque[dict[K, list[Any]]] = deque()
+
+    def __missing__(self, key: K) -> list[Any]:
+        if len(self) >= _MOST_KEYS:
+            self._full.append(dict(self))
+            self.clear()
+        values = self[key] = []
+        return values
+
+    def take(self) -> Iterator[tuple[K, list[Any]]]:
+        """Take out what has gathered. A list stays where it is: the other thread may be about to append to it."""
+        full = [self._full.popleft() for _ in range(len(self._full))]
+        for found in (*full, self._as_it_is()):
+            for key, values in found.items():
+                if count := len(values):
+                    taken = values[:count]
+                    del values[:count]
+                    yield key, taken
+
+    def _as_it_is(self) -> dict[K, list[Any]]:
+        while True:
+            try:
+                return dict(self)
+            except RuntimeError:  # changed while it was copied
+                continue
+
+
+class Gathered:
+    """What goes as usual at one worker, in numbers. An observer that only counts takes them from here now and then, and
+    is told of everything else: an event for each of them costs three times as much."""
+
+    __slots__ = ("claims", "ends", "steps")
+
+    def __init__(self) -> None:
+        self.claims: Series[str] = Series()
+        """By queue: for how many seconds runs were ready when they were claimed."""
+        self.steps: Series[tuple[str, str]] = Series()
+        """By workflow and name: how many seconds the calls took of steps that completed."""
+        self.ends: Series[str] = Series()
+        """By workflow: of runs that completed, how many seconds the worker had them, how many they lasted, and how many
+        calls were replayed."""
+
+
 class Observers:
     """All observers of an application. Each attribute named after a hook holds those who want to hear of it."""
 
     def __init__(self, given: Sequence[Observer], logger: logging.Logger, clock: Clock) -> None:
         self._logger, self._clock = logger, clock
+        counting = [observer for observer in given if getattr(observer, "takes_gathered", False)]
+        self._counting: Any = counting[0] if len(counting) == 1 else None  # two would take each other's share
+        others = [observer for observer in given if observer is not self._counting]
+        self._claimed_usually: Listeners[RunClaimed] = _listeners(others, "claimed")
+        self._step_completed: Listeners[StepEnded] = _listeners(others, "step_ended")
+        self._completed: Listeners[RunEnded] = _listeners(others, "ended")
+        """Those that are told also where a worker gathers."""
         self._failed: dict[str, tuple[float, int]] = {}
         """Of observers that raised: until when nothing is said of them, and how often they did meanwhile."""
         self.started: Listeners[RunStarted] = _listeners(given, "started")
@@ -438,6 +499,14 @@ class Observers:
             exc_info=error, extra=ids_of_event(event),
         )  # fmt: skip
 
+    def gather(self) -> Gathered | None:
+        """What a worker is to put numbers into, if an observer takes them from there."""
+        return None if self._counting is None else self._counting.gather()
+
+    def gather_no_more(self, gathered: Gathered) -> None:
+        """The worker has ended."""
+        self._counting.gather_no_more(gathered)
+
     @property
     def of_steps(self) -> Observers | None:
         """Itself, if somebody wants to hear of the calls of steps."""
@@ -447,7 +516,8 @@ class Observers:
 
     async def call(self, step: StepCall[Any]) -> Any:
         """Call the function of a step once more, and tell of it before and after."""
-        self.step_begins(step)
+        if self.step_called:
+            self.step_begins(step)
         began = step.execution.clock.now()
         try:
             result = await step._call()
@@ -459,13 +529,12 @@ class Observers:
 
     def step_begins(self, step: StepCall[Any]) -> None:
         """The function of a step is about to be called."""
-        if self.step_called:
-            execution = step._execution
-            event = StepCalled(
-                execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
-                step.position, step._calls, execution.claimed.attempt,
-            )  # fmt: skip
-            self.tell(self.step_called, event)
+        execution = step._execution
+        event = StepCalled(
+            execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
+            step.position, step._calls, execution.claimed.attempt,
+        )  # fmt: skip
+        self.tell(self.step_called, event)
 
     def step_raised(self, step: StepCall[Any], began: float, error: BaseException) -> None:
         """The function of a step raised something, or was interrupted."""
@@ -476,13 +545,17 @@ class Observers:
         self, step: StepCall[Any], began: float, outcome: str = status.COMPLETED, failure: str | None = None
     ) -> None:
         """The call of a step's function has come to its end."""
-        if self.step_ended:
-            execution = step._execution
+        execution, listeners = step._execution, self.step_ended
+        gathered = execution.recorder.gathered
+        if gathered is not None and outcome == status.COMPLETED and step.kind == STEP:
+            gathered.steps[execution.workflow.dag, step.name].append(execution.clock.now() - began)
+            listeners = self._step_completed
+        if listeners:
             event = StepEnded(
                 execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
                 step.position, step._calls, execution.claimed.attempt, execution.clock.now() - began, outcome, failure,
             )  # fmt: skip
-            self.tell(self.step_ended, event)
+            self.tell(listeners, event)
 
     def refused(self, step: StepCall[Any], number: int, error: BaseException) -> None:
         """What a function returned could not be recorded."""
@@ -540,7 +613,11 @@ class Observers:
 
     def takes(self, execution: Execution) -> None:
         """A run was claimed, and is about to be executed."""
-        if self.claimed:
+        listeners, gathered = self.claimed, execution.recorder.gathered
+        if gathered is not None:
+            gathered.claims[execution.claimed.queue].append(_ready_for(execution.claimed))
+            listeners = self._claimed_usually
+        if listeners:
             claimed = execution.claimed
             workflow = execution.workflow
             event = RunClaimed(
@@ -548,7 +625,7 @@ class Observers:
                 _ready_for(claimed), claimed.parent_id, claimed.dag_id, claimed.dag_step,
                 claimed.undoing, decoded(claimed.trace), claimed.worker,
             )  # fmt: skip
-            self.tell(self.claimed, event)
+            self.tell(listeners, event)
 
     def attempt_fails(
         self, execution: Execution, error: BaseException, delay: float | None, reason: str | None = None
@@ -613,16 +690,20 @@ class Observers:
             self.tell(self.suspended, event)
 
     def _ended(self, execution: Execution, move: Transition, now: int) -> None:
-        if self.ended:
-            claimed, workflow, history = execution.claimed, execution.workflow, execution.history
-            since = made_at(execution.run_id) or claimed.started_at
-            lasted = (now - since) / 1000 if now > since else 0.0
+        claimed, workflow, history = execution.claimed, execution.workflow, execution.history
+        listeners, gathered = self.ended, execution.recorder.gathered
+        since = made_at(execution.run_id) or claimed.started_at
+        lasted = (now - since) / 1000 if now > since else 0.0
+        if gathered is not None and move.status == status.COMPLETED and claimed.dag_step is None:
+            gathered.ends[workflow.dag].append((_busy(execution), lasted, history.replayed))
+            listeners = self._completed
+        if listeners:
             event = RunEnded(
                 execution.run_id, execution.claim, workflow.dag, claimed.queue, workflow.kind, claimed.attempt,
-                execution.clock.now() - execution.began, history.replayed, lasted,
-                move.status, move.reason, execution.error_type, claimed.dag_step,
+                _busy(execution), history.replayed, lasted, move.status, move.reason, execution.error_type,
+                claimed.dag_step,
             )  # fmt: skip
-            self.tell(self.ended, event)
+            self.tell(listeners, event)
 
     def loses(self, execution: Execution) -> None:
         """A run is not this worker's any more."""
@@ -635,7 +716,7 @@ class Observers:
 
 def _listeners(given: Sequence[Observer], hook: str) -> Listeners[Any]:
     """The observers that want to hear of an event: who leaves the method of the base alone costs nothing."""
-    methods = [getattr(observer, "collectors", {}).get(hook) or getattr(observer, hook) for observer in given]
+    methods = [getattr(observer, hook) for observer in given]
     nothing = getattr(Observer, hook)
     return tuple(method for method in methods if getattr(method, "__func__", method) is not nothing)
 

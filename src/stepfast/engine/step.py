@@ -37,7 +37,7 @@ from .function_spec import (
     return_type,
     warn_if_types_are_lost,
 )
-from .history import Cursor
+from .history import STEP, Cursor
 from .host import BlockingTry, RunTask, current_call, wake
 from .observers import tell_try
 from .options import StepKeywords, shows_options
@@ -183,7 +183,7 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 T = TypeVar("T")
 
-STEP, TRANSACTION = "step", "transaction"
+TRANSACTION = "transaction"
 EXITS = (SystemExit, KeyboardInterrupt)
 """What asyncio does not keep within a task, but lets out of the event loop, and so out of the worker."""
 
@@ -331,8 +331,9 @@ class StepCall(DurableCall[T]):
         self._began = execution.active[self] = execution.clock.now()
         self._calls = number
         self.draws = 0
-        if execution.recorder.step_observers is not None:
-            execution.recorder.step_observers.step_begins(self)
+        observers = execution.recorder.step_observers
+        if observers is not None and observers.step_called:
+            observers.step_begins(self)
         execution.at_work += 1
         return current_call.set(self)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..engine.observers import Observer
+from ..engine.observers import Gathered, Observer
 from ..model import events
-from ..model.status import FAILED, SKIPPED
+from ..model.status import COMPLETED, FAILED, SKIPPED
 from ..settings import Settings
 
 COUNTER = "counter"
@@ -202,13 +202,26 @@ class Histogram(Metric):
         numbers[bisect_left(self.buckets, amount)] += 1
         numbers[-1] += amount
 
+    def observe_all(self, amounts: Sequence[float], values: Values = ()) -> None:
+        """Put many values into their buckets."""
+        numbers, below = self.of[values], 0
+        ordered = sorted(amounts)
+        for number, bound in enumerate(self.buckets):
+            upto = bisect_right(ordered, bound, below)
+            numbers[number] += upto - below
+            below = upto
+            if below == len(ordered):
+                break
+        numbers[-2] += len(ordered) - below
+        numbers[-1] += sum(ordered)
+
 
 _READY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _BUSY = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
 _LASTED = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600, 21_600, 86_400, 604_800, 2_592_000)
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _TOGETHER = 200
-"""How many claims, ends or tries of steps are counted together: each by itself costs nearly twice as much."""
+"""How many records or tries of steps are counted together: each by itself costs several times as much."""
 _RECORDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -226,14 +239,14 @@ class Metrics(Observer):
         self._runs = RunMetrics(caps)
         self._steps = StepMetrics(caps)
         self._work = WorkMetrics(caps)
-        self._claims: deque[events.RunClaimed] = deque()
-        self._ends: deque[events.RunEnded] = deque()
         self._tries: deque[events.StepEnded] = deque()
-        """The most frequent events, which are counted together."""
-        self.collectors: dict[str, Callable[[Any], None]] = {}
-        """Called in place of methods that would do the same."""
-        if type(self) is Metrics:
-            self.collectors = {"claimed": self._claims.append, "ended": self._ends.append}
+        """Tries of steps, which are counted together."""
+        self._gathered: list[Gathered] = []
+        """What each worker counts by itself."""
+        self._records = 0
+        """How many records were written since that was taken."""
+        self.takes_gathered = type(self) is Metrics
+        """Whether it is not told of what workers count by themselves: another class may do more with it."""
 
     def families(self) -> list[Family]:
         """All that was counted so far. May be called from any thread."""
@@ -241,6 +254,19 @@ class Metrics(Observer):
         with self._lock:
             groups = (self._runs, self._steps, self._work)
             return [metric.family() for group in groups for metric in vars(group).values()]
+
+    def gather(self) -> Gathered:
+        """What a worker that begins is to put its numbers into."""
+        gathered = Gathered()
+        with self._lock:
+            self._gathered.append(gathered)
+        return gathered
+
+    def gather_no_more(self, gathered: Gathered) -> None:
+        """The worker has ended."""
+        with self._lock:
+            self._take(gathered)
+            self._gathered.remove(gathered)
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
@@ -251,7 +277,8 @@ class Metrics(Observer):
 
     def claimed(self, event: events.RunClaimed) -> None:
         """Note how long it had been ready."""
-        self._claims.append(event)
+        with self._lock:
+            self._runs.ready.observe(event.ready_for, (event.queue,))
 
     def suspended(self, event: events.RunReleased) -> None:
         """Note how long its worker had it."""
@@ -264,7 +291,16 @@ class Metrics(Observer):
 
     def ended(self, event: events.RunEnded) -> None:
         """Count the end. That of a dag's step is the end of a step."""
-        self._ends.append(event)
+        runs, workflow = self._runs, (event.workflow,)
+        with self._lock:
+            runs.busy.observe(event.busy, workflow)
+            if event.replayed:
+                runs.replayed.add(workflow, event.replayed)
+            if event.dag_step is not None:
+                self._dag_step(event, event.dag_step, event.status)
+                return
+            runs.ended.add((event.workflow, event.status, event.reason or ""))
+            runs.lasted.observe(event.lasted, workflow)
 
     def lost(self, event: events.RunLost) -> None:
         """Count a lease that was lost."""
@@ -308,48 +344,34 @@ class Metrics(Observer):
     # -- what was told of many ----------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Count what has gathered, under the lock. No object is made for each event: the garbage collector would visit
-        it."""
+        """Count what has gathered, under the lock."""
         with self._lock:
-            self._count_claims()
+            self._records = 0
             self._count_tries()
-            for _ in range(len(self._ends)):
-                self._count_end(self._ends.popleft())
-
-    def _count_claims(self) -> None:
-        ready, next_one = self._runs.ready, self._claims.popleft
-        of, buckets = ready.of, ready.buckets
-        for _ in range(len(self._claims)):
-            claim = next_one()
-            numbers, seconds = of[claim.queue,], claim.ready_for
-            numbers[bisect_left(buckets, seconds)] += 1
-            numbers[-1] += seconds
+            for gathered in self._gathered:
+                self._take(gathered)
 
     def _count_tries(self) -> None:
         steps, next_one = self._steps, self._tries.popleft
-        of, buckets = steps.seconds.of, steps.seconds.buckets
         for _ in range(len(self._tries)):
             each = next_one()
-            numbers, seconds = of[each.workflow, each.step, each.outcome], each.seconds
-            numbers[bisect_left(buckets, seconds)] += 1
-            numbers[-1] += seconds
+            steps.seconds.observe(each.seconds, (each.workflow, each.step, each.outcome))
             if each.outcome == FAILED:
                 steps.failed.add((each.workflow, each.step, each.error_type or ""))
 
-    def _count_end(self, end: events.RunEnded) -> None:
-        runs, workflow = self._runs, (end.workflow,)
-        numbers, seconds = runs.busy.of[workflow], end.busy
-        numbers[bisect_left(_BUSY, seconds)] += 1
-        numbers[-1] += seconds
-        if end.replayed:
-            runs.replayed.add(workflow, end.replayed)
-        if end.dag_step is not None:
-            self._dag_step(end, end.dag_step, end.status)
-            return
-        runs.ended.of[end.workflow, end.status, end.reason or ""][0] += 1
-        numbers, seconds = runs.lasted.of[workflow], end.lasted
-        numbers[bisect_left(_LASTED, seconds)] += 1
-        numbers[-1] += seconds
+    def _take(self, gathered: Gathered) -> None:
+        runs, steps = self._runs, self._steps
+        for queue, ready in gathered.claims.take():
+            runs.ready.observe_all(ready, (queue,))
+        for (workflow, step), seconds in gathered.steps.take():
+            steps.seconds.observe_all(seconds, (workflow, step, COMPLETED))
+        for workflow, ends in gathered.ends.take():
+            busy, lasted, replayed = zip(*ends, strict=True)
+            runs.busy.observe_all(busy, (workflow,))
+            runs.lasted.observe_all(lasted, (workflow,))
+            runs.ended.add((workflow, COMPLETED, ""), len(ends))
+            if any(replayed):
+                runs.replayed.add((workflow,), sum(replayed))
 
     # -- the worker's own ------------------------------------------------------------------------------------------
 
@@ -366,7 +388,8 @@ class Metrics(Observer):
             self._work.flush_records.observe(event.records)
             if event.refused:
                 self._work.fenced.add(amount=event.refused)
-        if len(self._ends) >= _TOGETHER or len(self._claims) >= _TOGETHER:  # a flush comes after each of them
+            self._records += event.records
+        if self._records >= _TOGETHER:  # what is gathered goes with a record
             self._count()
 
     def swept(self, event: events.RunsSwept) -> None:

@@ -350,6 +350,7 @@ class WorkerHost(Recorder):
         self.observers = context.observers
         self.step_observers = None if context.observers is None else context.observers.of_steps
         self.run_logs = context.run_logs
+        self.gathered = None if context.observers is None else context.observers.gather()
         self._journal = journal
         self._progress = progress
         self._steps = context.clock.pool("step")
@@ -371,6 +372,8 @@ class WorkerHost(Recorder):
     def close(self) -> None:
         """Let idle threads go; busy ones go when they are done."""
         self._steps.close()
+        if self.gathered is not None and self.observers is not None:
+            self.observers.gather_no_more(self.gathered)
 
 
 class Executor:
