@@ -25,7 +25,7 @@ from .engine.options import (
 )
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, ContextMisuse, RunNotFound, UnknownWorkflow
-from .filters import ListKeywords, store_filters
+from .filters import CountKeywords, ListKeywords, store_filters
 from .info import RunInfo, listed_info
 from .model.backoff import seconds
 from .model.ids import run_id_of
@@ -329,6 +329,12 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         brings them."""
         rows = await (await self._connect()).store.runs(**store_filters(filters))
         return [listed_info(row, self._payloads) for row in rows]
+
+    async def count(self, **filters: Unpack[CountKeywords]) -> int:
+        """How many runs there are: ``await app.count(workflow=checkout, status="failed")``. The filters are those of
+        ``app.runs``."""
+        refuse_unknown("app.count", filters, CountKeywords.__annotations__)
+        return await (await self._connect()).store.count_runs(**store_filters(cast(ListKeywords, filters)))
 
     async def check(
         self,

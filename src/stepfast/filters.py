@@ -17,8 +17,8 @@ _PAGE = 50
 _LARGEST_PAGE = 10_000
 
 
-class ListKeywords(TypedDict, total=False):
-    """The filters of ``app.runs``: all of them must fit."""
+class CountKeywords(TypedDict, total=False):
+    """The filters of ``app.count``: all of them must fit."""
 
     workflow: str | Workflow[Any, Any] | None
     status: str | None
@@ -26,14 +26,19 @@ class ListKeywords(TypedDict, total=False):
     tag: str | None
     reason: str | None
     key: str | None
-    after: str | RunInfo | None
-    """The last run of the page before, or its id."""
-    limit: int
-    """Runs of a page: 50 by default."""
     since: Seconds | None
     """Leaves out runs that were created longer ago."""
     older_than: Seconds | None
     """Leaves out runs that were created less long ago."""
+
+
+class ListKeywords(CountKeywords, total=False):
+    """The filters of ``app.runs``, and which page it is."""
+
+    after: str | RunInfo | None
+    """The last run of the page before, or its id."""
+    limit: int
+    """Runs of a page: 50 by default."""
     oldest_first: bool
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
@@ -16,27 +15,24 @@ from .engine.questions import ANSWERED, REFUSED
 from .engine.signals import misfit
 from .errors import (
     AppClosed,
-    DatabaseUnavailable,
     InvalidInput,
     InvalidState,
     QuestionRefused,
     RunEnded,
     RunNotFound,
-    SchemaError,
 )
 from .model import status
 from .model.payload import Payloads
 from .model.records import Answer, Mail
+from .results import KeyWatcher
 from .settings import Settings
 from .store import Store
-from .store.answers import QuestionRow, Wakeups
+from .store.answers import QuestionRow
 from .worker.notifier import Switchboard
 
 if TYPE_CHECKING:
     from .runtime import Connected
 
-_FIRST = 0.01
-_MOST_AT_ONCE = 5000
 _OPEN = "open"
 
 
@@ -48,114 +44,18 @@ def question_id(run_id: str, id: str) -> str:
     )
 
 
-class AnswerWatcher:
-    """Resolves the waits for answers."""
+def answer_watcher(
+    store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
+) -> KeyWatcher[str, QuestionRow | None]:
+    """Resolves the waits for answers, by the ids of the questions: to the question when it has ended, by an answer or
+    with its run. None: it was removed with its run."""
 
-    def __init__(
-        self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._switchboard = switchboard
-        self._clock = clock
-        self._waiting: dict[str, set[asyncio.Future[QuestionRow | None]]] = {}
-        self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._over = False
+    async def ended(ids: list[str]) -> dict[str, QuestionRow | None]:
+        rows = {row.id: row for row in await store.questions(ids)}
+        found = {question: rows.get(question) for question in ids}
+        return {question: row for question, row in found.items() if row is None or row.over or row.state != _OPEN}
 
-    async def wait(self, question: str, timeout: float | None) -> QuestionRow | None:
-        """The question when it has ended, by an answer or with its run. None: it was removed with its run.
-        TimeoutError after ``timeout`` seconds of real time."""
-        if self._over:
-            raise _closed()
-        future: asyncio.Future[QuestionRow | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(question, set()).add(future)
-        self._start()
-        self._look.set()
-        try:
-            done, _ = await asyncio.wait((future,), timeout=timeout)
-            if not done:
-                raise TimeoutError
-            return future.result()
-        finally:
-            waiters = self._waiting.get(question)
-            if waiters is not None:
-                waiters.discard(future)
-                if not waiters:
-                    del self._waiting[question]
-
-    def look(self) -> None:
-        """Ask the database now."""
-        self._look.set()
-
-    def drop(self) -> list[asyncio.Task[None]]:
-        """Stop, and fail all waits. Return the task, to be cancelled."""
-        self._over = True
-        self._switchboard.unsubscribe(self._woken)
-        self._fail(_closed())
-        return [] if self._task is None else [self._task]
-
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._switchboard.unsubscribe(self._woken)
-            self._switchboard.subscribe(self._woken)
-            self._task = asyncio.create_task(self._watch(), name="stepfast-answers")
-            self._task.add_done_callback(self._stopped)
-
-    def _stopped(self, task: asyncio.Task[None]) -> None:
-        if task is self._task:
-            self._switchboard.unsubscribe(self._woken)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._logger.error("watching answers: unexpected error", exc_info=error)
-                self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        for waiters in self._waiting.values():
-            for future in waiters:
-                if not future.done():
-                    future.set_exception(error)
-
-    def _woken(self, wakeups: Wakeups) -> None:
-        if wakeups.streams or wakeups.ended or wakeups.anything:
-            self._look.set()
-
-    async def _watch(self) -> None:
-        wait = _FIRST
-        while self._waiting:
-            self._look.clear()
-            found = False
-            try:
-                found = await self._ask()
-            except (DatabaseUnavailable, SchemaError) as error:
-                if isinstance(error, AppClosed):
-                    raise
-                self._logger.debug("watching answers: %s", error)
-                await self._clock.sleep(0.2)
-            wakes = self._store.can_wake
-            wait = _FIRST if found else min(wait * 2, self._settings.poll_interval / 2)
-            try:
-                async with self._clock.timeout(self._settings.poll_interval if wakes else wait):
-                    await self._look.wait()
-            except TimeoutError:
-                pass
-
-    async def _ask(self) -> bool:
-        ids, found = list(self._waiting), False
-        for start in range(0, len(ids), _MOST_AT_ONCE):
-            part = ids[start : start + _MOST_AT_ONCE]
-            rows = {row.id: row for row in await self._store.questions(part)}
-            for question in part:
-                row = rows.get(question)
-                if row is None or row.over or row.state != _OPEN:
-                    found = True
-                    self._resolve(question, row)
-        return found
-
-    def _resolve(self, question: str, row: QuestionRow | None) -> None:
-        for future in self._waiting.get(question, ()):
-            if not future.done():
-                future.set_result(row)
+    return KeyWatcher("answers", ended, store, settings, logger, switchboard, clock, _closed)
 
 
 def _closed() -> AppClosed:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, TypeVar
 
 from .engine.host import Clock
 from .errors import AppClosed, DatabaseUnavailable, RunNotFound, SchemaError, StepfastError
@@ -17,14 +18,126 @@ from .model.rows import Outcome, RunRow
 from .model.status import COMPENSATED
 from .settings import Settings
 from .store import Store
-from .store.answers import Wakeups
+from .store.answers import AwaitedValue, Wakeups
 from .worker.notifier import Switchboard
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
 
 _FIRST = 0.01
 _MOST_AT_ONCE = 5000
 _GONE_AFTER, _GONE_EVERY = 1.0, 5.0
 """Seconds of waiting after which it is checked whether the run exists, and seconds between further checks: a run that
 was removed has no end."""
+
+
+class KeyWatcher(Generic[K, R]):
+    """Resolves waits for things in the database that have keys, with one query for all that wait in this process."""
+
+    def __init__(
+        self, what: str, find: Callable[[list[K]], Awaitable[dict[K, R]]], store: Store, settings: Settings,
+        logger: logging.Logger, switchboard: Switchboard, clock: Clock, closed: Callable[[], AppClosed], *,
+        notified: bool = True,
+    ) -> None:  # fmt: skip
+        """``find`` returns what there is to return of some keys. ``notified``: other processes notify this one."""
+        self._what = what
+        self._find = find
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._switchboard = switchboard
+        self._clock = clock
+        self._closed = closed
+        self._notified = notified
+        self._waiting: dict[K, set[asyncio.Future[R]]] = {}
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+
+    async def wait(self, key: K, timeout: float | None) -> R:
+        """Return what is found. TimeoutError after ``timeout`` seconds of real time."""
+        if self._over:
+            raise self._closed()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(future)
+        self._start()
+        self._look.set()
+        try:
+            done, _ = await asyncio.wait((future,), timeout=timeout)
+            if not done:
+                raise TimeoutError
+            return future.result()
+        finally:
+            waiters = self._waiting.get(key)
+            if waiters is not None:
+                waiters.discard(future)
+                if not waiters:
+                    del self._waiting[key]
+
+    def look(self) -> None:
+        """Ask the database now."""
+        self._look.set()
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Stop, and fail all waits. Return the task, to be cancelled."""
+        self._over = True
+        self._switchboard.unsubscribe(self._woken)
+        self._fail(self._closed())
+        return [] if self._task is None else [self._task]
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._switchboard.unsubscribe(self._woken)
+            self._switchboard.subscribe(self._woken)
+            self._task = asyncio.create_task(self._watch(), name=f"stepfast-{self._what}")
+            self._task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        if task is self._task:
+            self._switchboard.unsubscribe(self._woken)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._logger.error("watching %s: unexpected error", self._what, exc_info=error)
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        for waiters in self._waiting.values():
+            for future in waiters:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _woken(self, wakeups: Wakeups) -> None:
+        if wakeups.streams or wakeups.ended or wakeups.anything:
+            self._look.set()
+
+    async def _watch(self) -> None:
+        wait = _FIRST
+        while self._waiting:
+            self._look.clear()
+            found = False
+            try:
+                found = await self._ask()
+            except (DatabaseUnavailable, SchemaError) as error:
+                if isinstance(error, AppClosed):
+                    raise
+                self._logger.debug("watching %s: %s", self._what, error)
+                await self._clock.sleep(0.2)
+            wakes = self._notified and self._store.can_wake
+            wait = _FIRST if found else min(wait * 2, self._settings.poll_interval / 2)
+            try:
+                async with self._clock.timeout(self._settings.poll_interval if wakes else wait):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    async def _ask(self) -> bool:
+        keys, any_found = list(self._waiting), False
+        for start in range(0, len(keys), _MOST_AT_ONCE):
+            for key, found in (await self._find(keys[start : start + _MOST_AT_ONCE])).items():
+                any_found = True
+                for future in self._waiting.get(key, ()):
+                    if not future.done():
+                        future.set_result(found)
+        return any_found
 
 
 class Watcher:
@@ -202,3 +315,19 @@ class NoWorkerWarning:
                 if why is not None:
                     return row, f"it is queued; {why}: start one with `stepfast worker module:app`"
         return None
+
+
+def value_watcher(
+    store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
+) -> KeyWatcher[tuple[str, str], AwaitedValue]:
+    """Resolves the waits for values, by run and key: when the value is set, or the run is over. Other processes are
+    not notified of values, which some runs set often."""
+
+    async def set_or_over(keys: list[tuple[str, str]]) -> dict[tuple[str, str], AwaitedValue]:
+        rows = await store.awaited_values(keys)
+        return {(row.run_id, row.key): row for row in rows if row.value is not None or row.over}
+
+    return KeyWatcher(
+        "values", set_or_over, store, settings, logger, switchboard, clock,
+        lambda: AppClosed("the application was closed before the value was set"), notified=False,
+    )  # fmt: skip

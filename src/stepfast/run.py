@@ -67,6 +67,12 @@ _SENDERS = 8
 """Signals of one call that are under way at once."""
 
 
+_STEP_STATUSES = (
+    status.RUNNING, status.WAITING, status.COMPLETED, status.FAILED, status.SKIPPED, status.CANCELLED,
+    status.COMPENSATING, status.COMPENSATED, status.COMPENSATION_FAILED,
+)  # fmt: skip
+
+
 class Run(Generic[O]):
     """A handle of a run, made without a query."""
 
@@ -135,11 +141,21 @@ class Run(Generic[O]):
             outcome = await connected.watcher.wait(run_id, None if left is None else left - results.SOON)
         return outcome
 
-    async def steps(self) -> list[StepInfo]:
-        """The steps of the run: recorded ones in the order they were recorded, then those under way."""
+    async def steps(self, *, after: StepInfo | int | None = None, status: str | None = None) -> list[StepInfo]:
+        """The steps of the run: recorded ones in the order they were recorded, then those under way. ``after`` a step,
+        or its ``number``: only what was recorded later, and what is under way; ``status``: only those that have it."""
         store = (await self._connect()).store
         row = await self._row()
-        return await self._told(row, await all_steps(store, self.id))
+        if status is not None and status not in _STEP_STATUSES:
+            raise ConfigurationError(f"no step has the status {status!r}; there are {', '.join(_STEP_STATUSES)}")
+        last = after.number if isinstance(after, StepInfo) else after
+        records = await all_steps(store, self.id) if last is None else await _later_steps(store, self.id, last)
+        found = await self._told(row, records)
+        return [
+            step
+            for step in found
+            if status in (None, step.status) and (last is None or step.number is None or step.number > last)
+        ]
 
     async def _told(self, row: RunRow, records: list[StepRecord], *, first: bool = True) -> list[StepInfo]:
         """Steps from their records, in the order they were recorded. With the ``first`` of them comes what has no
@@ -226,6 +242,28 @@ class Run(Generic[O]):
             return self._payloads.plain(*found, f"the value of {key!r}")
         await self._row()
         return default
+
+    async def wait_value(self, key: str, *, timeout: Seconds | None = None) -> Any:
+        """The value that the run sets by ``ctx.set``, waited for if it has set none yet; also one that a later run of
+        its chain sets. InvalidState if it ends without, TimeoutError after ``timeout`` seconds."""
+        refuse_in_workflow("run.wait_value", "a signal")
+        limit = None if timeout is None else seconds(timeout, "the timeout of run.wait_value")
+        check_name(key, "the key of a value", self._payloads.settings.max_name)
+        connected, run_id = await self._connect(), self.id
+        until = None if limit is None else time.monotonic() + limit
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            try:
+                found = await connected.values.wait((run_id, key), left)
+            except TimeoutError:
+                raise TimeoutError(f"run {run_id} has not set {key!r} within {limit:g} s") from None
+            if found.value is not None:
+                return self._payloads.plain(found.value, found.format or 0, f"the value of {key!r}")
+            if found.status is None:
+                raise RunNotFound(run_id)
+            if found.continuation is None:
+                raise InvalidState(f"run {run_id} is {found.status}, and has not set {key!r}")
+            run_id = found.continuation
 
     async def stream(
         self, name: str, *, after: str | None = None, type: Any = Any, timeout: Seconds | None = None
@@ -511,6 +549,15 @@ class Run(Generic[O]):
             error_type=error["type"],
             traceback=error["traceback"],
         )
+
+
+async def _later_steps(store: Store, run_id: str, number: int) -> list[StepRecord]:
+    """What was recorded after a step of this number."""
+    found: list[StepRecord] = []
+    while page := await store.steps_since(run_id, number):
+        found += page
+        number = page[-1].seq
+    return found
 
 
 async def _calls(store: Store, run_id: str) -> list[ActivityRow]:

@@ -24,8 +24,8 @@ from .model.queue_config import Gate, Rate, decode
 from .model.records import WorkerInfo
 from .model.rows import Definition
 from .model.urls import DatabaseUrl, redact
-from .questions import AnswerWatcher
-from .results import NoWorkerWarning, Watcher
+from .questions import answer_watcher
+from .results import NoWorkerWarning, Watcher, value_watcher
 from .settings import Settings
 from .starts import Bounds, Starter
 from .store import Store
@@ -74,7 +74,8 @@ class Connected:
         self.starter = Starter(store, settings, logger, self.switchboard, clock, observers)
         self.watcher = Watcher(store, settings, logger, self.switchboard, clock)
         self.streams = StreamPoller(store, settings, logger, self.switchboard, clock)
-        self.answers = AnswerWatcher(store, settings, logger, self.switchboard, clock)
+        self.answers = answer_watcher(store, settings, logger, self.switchboard, clock)
+        self.values = value_watcher(store, settings, logger, self.switchboard, clock)
         self.no_worker = NoWorkerWarning(store, logger, clock)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
@@ -151,6 +152,7 @@ class Connected:
             self.watcher.drop()
             self.streams.drop()
             self.answers.drop()
+            self.values.drop()
             await self.switchboard.send_all(_PATIENCE)
             if self._storing:
                 await self._clock.wait(self._storing, _PATIENCE)
@@ -177,6 +179,7 @@ class Connected:
             *self.watcher.drop(),
             *self.streams.drop(),
             *self.answers.drop(),
+            *self.values.drop(),
         ]
         for task in tasks:
             task.cancel()

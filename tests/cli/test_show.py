@@ -76,6 +76,7 @@ def test_each_filter(stepfast: Verbs, shop: Shop) -> None:
         ("--dead", [letter]), ("--tag blue", []),
     ):  # fmt: skip
         assert ids(stepfast.json("runs", *filters.split())) == found, filters
+        assert stepfast("runs", "--count", *filters.split()).stdout == f"{len(found)}\n"
     assert stepfast("runs", "--tag", "blue").stdout == ""
 
 

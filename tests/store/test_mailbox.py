@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from stepfast.errors import InvalidState
 from stepfast.model.ids import new_id
@@ -30,6 +31,7 @@ from tests.store.scene import (
     undo,
     waiting,
 )
+from tests.store.test_children import continued, successor_of
 
 LANE = Lane("order", "order", 0)
 
@@ -49,6 +51,18 @@ async def test_a_signal_wakes_the_run_that_waits_for_it(scene: Scene, run: Claim
     assert (row.status, row.ready, row.waiting_for, row.visible_at) == ("queued", True, None, None)
     [again] = await scene.claim()
     assert (again.id, again.wakes, again.attempt) == (run.id, run.wakes + 1, 1)
+
+
+async def test_of_signals_of_one_id_one_is_kept_also_along_a_chain(scene: Scene, run: Claimed) -> None:
+    first, again = replace(signal(run.id, "a"), given="1"), replace(signal(run.id, "b"), given="1")
+    assert (await scene.store.send(first)).done and (await scene.store.send(again)).done
+    assert await names(scene, run.id) == ["a"]
+    successor = successor_of(run)
+    await scene.flush(joint(run, 0, takes=[first.id]), continued(run, successor))
+    again = replace(signal(successor.id, "b"), given="1")
+    assert (await scene.store.send(again)).done and (await scene.store.send(replace(again, given="2"))).done
+    assert await names(scene, successor.id) == ["b"]
+    assert await scene.store.values(successor.id) == []
 
 
 @pytest.mark.parametrize("deadline", [None, DAY])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed
+from stepfast.model.records import Claimed, ValueSet
 from stepfast.model.rows import NO_CALL, ActivityRow, Definition
 from stepfast.settings import Settings
 from stepfast.store import Store
@@ -81,8 +81,10 @@ async def test_each_filter_narrows_and_they_combine(scene: Scene) -> None:
         "workflow": "mail", "status": "failed", "queue": "vip", "tag": "hot", "reason": "timeout", "key": "k",
     }  # fmt: skip
     assert [row.id for row in await scene.store.runs(**exact)] == [wanted]  # type: ignore[arg-type]
+    assert await scene.store.count_runs(**exact) == 1
     for name in exact:
         assert await scene.store.runs(**(exact | {name: "something else"})) == [], name  # type: ignore[arg-type]
+        assert await scene.store.count_runs(**(exact | {name: "something else"})) == 0, name
         assert wanted in {row.id for row in await scene.store.runs(**{name: exact[name]})}, name  # type: ignore[arg-type]
     assert [row.id for row in await scene.store.runs(workflow="mail", status="queued")] == [other]
     assert len(await scene.store.runs(queue="vip")) == 2
@@ -113,6 +115,7 @@ async def test_runs_are_found_by_every_status(scene: Scene, status: str) -> None
     assert [row.id for row in await scene.store.runs(status=status)] == [wanted]
     assert [row.id for row in await scene.store.runs(status=status, workflow="order")] == [wanted]
     assert await scene.store.runs(status=status, workflow="mail") == []
+    assert await scene.store.count_runs(status=status) == 1
 
 
 # -- the activity log ---------------------------------------------------------------------------------
@@ -158,6 +161,27 @@ async def test_steps_are_told_in_pages(scene: Scene, run: Claimed) -> None:
     assert [(r.branch, r.position) for r in page] == [("", 0), ("", 1), ("", 2), ("", 3), ("", 4), ("1", 0), ("1", 1)]
     rest = await scene.store.steps(run.id, ("1", 1), 7)
     assert [(r.branch, r.position) for r in rest] == [("1", 2), ("1", 3), ("1", 4)]
+
+
+async def test_steps_that_were_recorded_later(scene: Scene, run: Claimed) -> None:
+    await scene.flush(*(step(run, number) for number in range(5)))
+    numbers = [record.seq for record in await scene.store.steps(run.id)]
+    later = await scene.store.steps_since(run.id, numbers[1], 2)
+    assert [record.seq for record in later] == numbers[2:4]
+    assert await scene.store.steps_since(run.id, numbers[4]) == []
+
+
+async def test_values_that_are_waited_for(scene: Scene, run: Claimed) -> None:
+    nobody, successor = new_id(), successor_of(run)
+    await scene.flush(ValueSet(run.id, run.claim, "a", "1"))
+    asked = await scene.store.awaited_values([(run.id, "a"), (run.id, "b"), (nobody, "a")])
+    assert {(row.run_id, row.key): (row.value, row.over, row.status) for row in asked} == {
+        (run.id, "a"): ("1", False, "running"), (run.id, "b"): (None, False, "running"),
+        (nobody, "a"): (None, True, None),
+    }  # fmt: skip
+    await scene.flush(continued(run, successor))
+    [row] = await scene.store.awaited_values([(run.id, "b")])
+    assert (row.over, row.continuation) == (True, successor.id)
 
 
 async def test_progress_and_steps_of_runs_do_not_mix(scene: Scene) -> None:

@@ -240,6 +240,7 @@ async def runs(
     sort: Annotated[str, typer.Option("--sort", help=" or ".join(_ORDERS))] = _ORDERS[0],
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
     after: Annotated[str | None, option("--after", metavar="RUN", help="The page after this run.")] = None,
+    counted: Annotated[bool, typer.Option("--count", help="Print only how many there are.")] = False,
 ) -> None:
     """List runs, newest first. Failed ones are listed with their error, all with their key or the beginning of their
     input where there is room."""
@@ -249,6 +250,14 @@ async def runs(
         status, reason = statuses.FAILED, statuses.REASON_LOST
     if sort not in _ORDERS:
         raise ConfigurationError(f"runs can be sorted {' or '.join(_ORDERS)}, not {sort!r}")
+    if counted:
+        async with session.reading() as app:
+            number = await app.count(
+                workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, since=since,
+                older_than=older_than,
+            )  # fmt: skip
+        write_json({"count": number}) if session.json else print(number)
+        return
     async with session.looking() as app:
         found = await app.runs(
             workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, limit=limit, since=since,

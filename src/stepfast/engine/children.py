@@ -11,6 +11,7 @@ from ..model import status
 from ..model.ids import child_id
 from ..model.records import Mail, NewRun, Parent, StepRecord, StepWith
 from ..model.rows import Outcome
+from ..model.stored import read_json
 from ..settings import FORMAT
 from .call import DurableCall, call_line
 from .history import Cursor
@@ -88,6 +89,41 @@ class StartCall(DurableCall[ChildRun[O]]):
 
     def _value(self, record: StepRecord) -> ChildRun[O]:
         return ChildRun(self._execution, self._child)
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        raise NotImplementedError  # a start is never recorded as failed
+
+
+class StartManyCall(DurableCall[list[ChildRun[O]]]):
+    """``ctx.start_many``: children and the one record of their start are written in one transaction."""
+
+    __slots__ = ("_inputs", "_options", "_workflow")
+
+    def __init__(
+        self, execution: Execution, cursor: Cursor, workflow: Workflow[Any, Any] | str, inputs: list[Any],
+        options: dict[str, Any], where: str,
+    ) -> None:  # fmt: skip
+        self._workflow = workflow
+        self._inputs = inputs
+        self._options = options
+        name = workflow if isinstance(workflow, str) else workflow.name
+        super().__init__(execution, cursor, "start_many", name, where)
+        execution.calls_child(self)
+
+    async def _go(self) -> list[ChildRun[O]]:
+        ids, runs = list[str](), list[NewRun]()
+        for number, value in enumerate(self._inputs):
+            place = f"{self.branch}:{self.position}"  # no branch is called so
+            child = _Child(self._workflow, child_id(self._execution.run_id, place, number))
+            runs += await new_child(self, self._workflow, value, self._options, child)
+            ids.append(child.run_id)
+        output = msgspec.json.encode(ids).decode()
+        return await self._record_outcome(StepWith(self._entry(status.COMPLETED, output, format_=FORMAT), starts=runs))
+
+    def _value(self, record: StepRecord) -> list[ChildRun[O]]:
+        """The children that were started, whatever the code would start now."""
+        ids = read_json(record.output, list[str], [])
+        return [ChildRun(self._execution, _Child(self._workflow, run_id)) for run_id in ids]
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         raise NotImplementedError  # a start is never recorded as failed

@@ -30,7 +30,7 @@ from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
 from .call import DurableCall, UnplacedCall, call_line, refuse_in_step, step_key
 from .callbacks import CallbackCall, CallbackPlan
-from .children import ChildCall, StartCall
+from .children import ChildCall, StartCall, StartManyCall
 from .concurrency import BranchCall, BranchGroup, FirstCall, Many, MapCall, check_runners, gather, to_await
 from .execution import Execution
 from .function_spec import check_called, check_undo_call, name_of, shape_of
@@ -359,6 +359,12 @@ class ContextBase:
         self._check("ctx.start")
         return StartCall(self._execution, self._cursor, _target(workflow), input, options, where)
 
+    def _make_start_many(
+        self, workflow: Any, inputs: Iterable[Any], options: dict[str, Any], where: str
+    ) -> StartManyCall[Any]:
+        self._check("ctx.start_many")
+        return StartManyCall(self._execution, self._cursor, _target(workflow), list(inputs), options, where)
+
     def _make_child_call(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> ChildCall[Any]:
         self._check("ctx.call")
         return ChildCall(self._execution, self._cursor, _target(workflow), input, options, where)
@@ -585,6 +591,18 @@ class Context(ContextBase):
     def start(self, workflow: Any, input: Any = None, **options: Any) -> StartCall[Any]:
         """Start a child run, exactly once whatever crashes; ``await child.result()`` waits for it."""
         return self._make_start(workflow, input, options, call_line(2))
+
+    @overload
+    def start_many(
+        self, workflow: Workflow[I, O], inputs: Iterable[I], **options: Unpack[ChildKeywords]
+    ) -> StartManyCall[O]: ...
+    @overload
+    def start_many(
+        self, workflow: str, inputs: Iterable[Any], **options: Unpack[ChildKeywords]
+    ) -> StartManyCall[Any]: ...
+    def start_many(self, workflow: Any, inputs: Iterable[Any], **options: Any) -> StartManyCall[Any]:
+        """Start a child for each input, with one record: ``children = await ctx.start_many(mail, people)``."""
+        return self._make_start_many(workflow, inputs, options, call_line(2))
 
     @overload
     def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> ChildCall[O]: ...

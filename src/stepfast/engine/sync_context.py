@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import (
     TYPE_CHECKING,
@@ -177,6 +177,19 @@ class SyncContext(ContextBase):
     def start(self, workflow: Any, input: Any = None, **options: Any) -> SyncChildRun[Any]:
         """Start a child run; see ``Context.start``."""
         return SyncChildRun(self._wait(self._make_start(workflow, input, options, call_line(2))), self)
+
+    @overload
+    def start_many(
+        self, workflow: Workflow[I, O], inputs: Iterable[I], **options: Unpack[ChildKeywords]
+    ) -> list[SyncChildRun[O]]: ...
+    @overload
+    def start_many(
+        self, workflow: str, inputs: Iterable[Any], **options: Unpack[ChildKeywords]
+    ) -> list[SyncChildRun[Any]]: ...
+    def start_many(self, workflow: Any, inputs: Iterable[Any], **options: Any) -> list[SyncChildRun[Any]]:
+        """Start a child for each input; see ``Context.start_many``."""
+        children = self._wait(self._make_start_many(workflow, inputs, options, call_line(2)))
+        return [SyncChildRun(child, self) for child in children]
 
     @overload
     def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> O: ...

@@ -287,6 +287,19 @@ class StreamEnd(NamedTuple):
     """The run that it goes on as."""
 
 
+class AwaitedValue(NamedTuple):
+    """A value that is waited for."""
+
+    run_id: str
+    key: str
+    value: str | None
+    format: int | None
+    over: bool
+    """Whether the run has ended, or is not there."""
+    status: str | None
+    continuation: str | None
+
+
 class QuestionRow(NamedTuple):
     """A question as it stands."""
 

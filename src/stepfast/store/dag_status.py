@@ -19,6 +19,9 @@ _ELSEWISE = frozenset({QUEUED, WAITING})
 """As what a dag run may be shown beside what its row says."""
 
 
+_PAGE = 1000
+
+
 class Shown(NamedTuple):
     """How a dag run is shown."""
 
@@ -33,6 +36,10 @@ class Reader(Protocol):
 
     async def rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
         """A page of runs by what their rows say."""
+        ...
+
+    async def count(self, filters: Filters) -> int:
+        """How many runs there are by what their rows say."""
         ...
 
     async def named(self, ids: Sequence[str]) -> list[RunRow]:
@@ -55,6 +62,26 @@ async def page(reader: Reader, filters: Filters, oldest_first: bool) -> list[Run
         found += await _by_steps(reader, filters, filters.status, oldest_first)
         found.sort(key=lambda row: row.id, reverse=not oldest_first)
     return found[: filters.limit]
+
+
+async def count(reader: Reader, filters: Filters) -> int:
+    """How many runs are shown so, whatever page of them is asked for."""
+    number = await reader.count(filters)
+    if filters.status in _ELSEWISE:
+        return number + await _count_by_steps(reader, filters, filters.status)
+    if filters.status == RUNNING:
+        for status in sorted(_ELSEWISE):
+            number -= await _count_by_steps(reader, filters, status)
+    return number
+
+
+async def _count_by_steps(reader: Reader, filters: Filters, status: str) -> int:
+    """How many dag runs are shown so while their rows say that they run."""
+    number, wanted = 0, filters._replace(limit=_PAGE)
+    while rows := await _by_steps(reader, wanted, status, False):
+        number += len(rows)
+        wanted = wanted._replace(before=rows[-1].id)
+    return number
 
 
 async def show(reader: Reader, rows: Sequence[RunRow]) -> None:

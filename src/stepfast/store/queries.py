@@ -54,6 +54,7 @@ from .answers import (
     AtWork,
     AuditEntry,
     AuditLine,
+    AwaitedValue,
     CallbackAnswer,
     Census,
     Delivery,
@@ -71,7 +72,7 @@ from .answers import (
     StreamRow,
     Took,
 )
-from .dag_status import Shown, page, show
+from .dag_status import Shown, count, page, show
 from .flows import callbacks, limits, operating, questions, remote_steps, retention, schedules, signals, starts, sweep
 from .flows.base import Flow, Rows, T, ask, put
 from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
@@ -127,6 +128,10 @@ class Queries:
         """A page of a list of runs."""
         raise NotImplementedError
 
+    async def _count(self, filters: Filters) -> int:
+        """How many runs such a list has, without a bound."""
+        raise NotImplementedError
+
     # -- definitions -----------------------------------------------------------------------------------------
 
     async def put_definitions(self, definitions: Sequence[Definition]) -> None:
@@ -176,6 +181,13 @@ class Queries:
         out, and the row says so."""
         filters = Filters(workflow, status, queue, before, reason, key, limit, since_ms, older_ms, tag)
         return await page(_Lists(self), filters, oldest_first)
+
+    async def count_runs(self, **filters: Any) -> int:
+        """How many runs a list would have, if its page were large enough; the filters are those of ``runs``."""
+        given = {name: filters.get(name) for name in ("workflow", "status", "queue", "reason", "key", "tag")}
+        since, older = filters.get("since_ms"), filters.get("older_ms")
+        wanted = Filters(**given, before=None, limit=2**31 - 1, since=since, older=older)
+        return await count(_Lists(self), wanted)
 
     async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
         """Ids of runs from the one to the other. Left out: steps of dag runs, children of runs that are found."""
@@ -245,6 +257,10 @@ class Queries:
         """A page of recorded outcomes, by (branch, position)."""
         return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
 
+    async def steps_since(self, run_id: str, seq: int, limit: int = 1000) -> list[StepRecord]:
+        """The outcomes that were recorded after one, in their order."""
+        return [StepRecord(*row) for row in await self._fetch("steps_since", run_id, seq, limit)]
+
     async def executors(self, run_ids: Sequence[str]) -> dict[str, list[ExecutorRow]]:
         """Who executed each of some runs: the workers of its claims, in their order."""
         found: dict[str, list[ExecutorRow]] = {run_id: [] for run_id in run_ids}
@@ -296,6 +312,14 @@ class Queries:
         """A value that the run lets others read, and its format."""
         rows = await self._fetch("value", run_id, key)
         return tuple(rows[0]) if rows else None
+
+    async def awaited_values(self, wanted: Sequence[tuple[str, str]]) -> list[AwaitedValue]:
+        """How values stand, each by a run and a key."""
+        rows = await self._fetch("awaited_values", Rows(wanted))
+        return [
+            AwaitedValue(run_id, key, value, format_, bool(over), status, went_on and str(went_on))
+            for run_id, key, value, format_, over, status, went_on in rows
+        ]
 
     async def values(self, run_id: str) -> list[tuple[str, str, int]]:
         """All values that the run lets others read: (key, value, format)."""
@@ -673,6 +697,10 @@ class _Lists:
     async def rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
         """A page of runs by what their rows say."""
         return [_run_row(row) for row in await self._store._page(filters, oldest_first)]
+
+    async def count(self, filters: Filters) -> int:
+        """How many runs there are by what their rows say."""
+        return await self._store._count(filters)
 
     async def named(self, ids: Sequence[str]) -> list[RunRow]:
         """The runs with these ids, as lists have them."""

@@ -24,6 +24,8 @@ FILES = (
 )  # fmt: skip
 """Statements are in files of these names, those of a database and those that all share."""
 OLDEST = "oldest_"
+COUNT = "count_"
+"""Before the name of a statement that lists runs: the number of those that it lists."""
 """The names of statements that list runs from the oldest on begin with this."""
 _NEWEST_FIRST = {
     "beyond": "<", "direction": "DESC", "edge": "g", "brink": "ffffffff-ffff-ffff-ffff-ffffffffffff", "back": "ASC",
@@ -118,6 +120,8 @@ def _load(dialect: Dialect, pairs: tuple[tuple[str, str], ...]) -> dict[str, Ren
         statements[name] = statement._replace(text=newest)
         if newest != oldest:
             statements[OLDEST + name] = statement._replace(text=oldest)
+            if name.startswith("runs"):
+                statements[COUNT + name] = statement._replace(text=f"SELECT count(*) FROM ({newest.rstrip(' ;')}) AS c")
     return statements
 
 

@@ -343,6 +343,8 @@ class Journal:
             self._runtime.joined(joint, answer)
         if batch.streams:
             self._runtime.streamed(answer)
+        if batch.values:
+            self._runtime.values_set()
         if self._met_locked:
             for run_id in batch.claims.keys() - answer.busy:
                 self._met_locked.pop(run_id, None)

@@ -105,6 +105,10 @@ class Switchboard:
         self._heard(_STREAMED)
         self._send_soon()
 
+    def values_set(self) -> None:
+        """Values were committed: told only in this process."""
+        self._heard(_STREAMED)
+
     def bulk_applied(self, outcome: BatchOutcome) -> None:
         """Wake what a batch of a bulk action concerns."""
         if outcome.lanes:

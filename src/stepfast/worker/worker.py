@@ -321,6 +321,10 @@ class WorkerRuntime:
         """Questions have an answer, which other processes may wait for."""
         self._switchboard.streamed()
 
+    def values_set(self) -> None:
+        """Values are committed that code of this process may wait for."""
+        self._switchboard.values_set()
+
     def streamed(self, answer: FlushAnswer) -> None:
         """Items of streams are committed, but for those that had no room."""
         self._switchboard.streamed()

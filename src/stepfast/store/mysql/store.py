@@ -20,7 +20,7 @@ from ..lock_timeout import Breaks
 from ..migrations import migrations
 from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
-from ..sql import OLDEST
+from ..sql import COUNT, OLDEST
 from ..store import Store
 from . import schema
 from .connections import DUTIES, Connector, KeptConnection
@@ -284,10 +284,16 @@ class MysqlStore(Store):
             return await self._driver.join(connection, flow(*arguments))
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:
+        return await self._listed(OLDEST * oldest_first, filters)
+
+    async def _count(self, filters: Filters) -> int:
+        return int((await self._listed(COUNT, filters))[0][0])
+
+    async def _listed(self, which: str, filters: Filters) -> list[Any]:
         if filters.tag is not None:
-            return await self._fetch(OLDEST * oldest_first + "runs_tagged", *filters)
+            return await self._fetch(which + "runs_tagged", *filters)
         name = "runs_running" if filters.status == RUNNING else "runs_at_rest" if filters.status in AT_REST else "runs"
-        return await self._fetch(OLDEST * oldest_first + name, *filters[:-1])
+        return await self._fetch(which + name, *filters[:-1])
 
     async def _alone(self, call: Ask) -> Any:
         """Do something with a connection that is closed afterwards."""

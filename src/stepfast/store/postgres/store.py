@@ -40,7 +40,7 @@ from ..flows.claims import in_order, with_history
 from ..migrations import migrations
 from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
-from ..sql import OLDEST, load_all
+from ..sql import COUNT, OLDEST, load_all
 from ..store import Store
 from . import own_pool, schema
 from .caller_connections import Callers
@@ -534,10 +534,15 @@ class PostgresStore(Store):
         self._continuity.met(started)
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:
+        return await self._listed(OLDEST * oldest_first, filters)
+
+    async def _count(self, filters: Filters) -> int:
+        return int((await self._listed(COUNT, filters))[0][0])
+
+    async def _listed(self, which: str, filters: Filters) -> list[Any]:
         if filters.tag is not None:
-            return await self._fetch(OLDEST * oldest_first + "runs_tagged", *filters)
-        name = "runs_running" if filters.status == RUNNING else "runs"
-        return await self._fetch(OLDEST * oldest_first + name, *filters[:-1])
+            return await self._fetch(which + "runs_tagged", *filters)
+        return await self._fetch(which + ("runs_running" if filters.status == RUNNING else "runs"), *filters[:-1])
 
     async def _first_row(self, sql: str) -> Any:
         return await self._with_connection(lambda c: c.fetchrow(sql))

@@ -138,6 +138,12 @@ SELECT branch, position, seq, name, kind, status, output, error, arguments, atte
        format, undo, claim, losses
 FROM {steps} WHERE run_id = :run_id AND (branch, position) > (:branch, :position) ORDER BY branch, position LIMIT :most;
 
+-- name: steps_since(run_id, seq, most)
+-- Recorded outcomes of one run that were recorded after another, in their order.
+SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line,
+       format, undo, claim, losses
+FROM {steps} WHERE run_id = :run_id AND seq > :seq ORDER BY seq, branch, position LIMIT :most;
+
 -- name: executors(ids uuid[])
 -- Who executed some runs: for each stretch of claims the last one, and the worker.
 SELECT c.run_id::text, c.claim, c.worker::text,
@@ -173,6 +179,13 @@ WHERE run_id = :run_id AND attempt = :attempt AND position >= 0 GROUP BY branch,
 -- name: value(run_id, key)
 -- A value that a run lets others read.
 SELECT value, format FROM {run_values} WHERE run_id = :run_id AND key = :key;
+
+-- name: awaited_values(u(run_id uuid, key text))
+-- Values that are waited for, as far as they are set, and whether the runs are over that were to set them.
+SELECT u.run_id::text AS run_id, u.key, v.value, v.format, r.id IS NULL OR r.completed_at IS NOT NULL AS over, r.status,
+       CASE WHEN r.reason = 'continued' THEN {went_on} END AS continuation
+FROM {rows u} LEFT JOIN {runs} r ON r.id = u.run_id
+LEFT JOIN {run_values} v ON v.run_id = u.run_id AND v.key = u.key;
 
 -- name: values(run_id)
 -- All values that a run lets others read.

@@ -34,7 +34,7 @@ from ..lock_timeout import Breaks
 from ..migrations import migrations, refuse_too_new
 from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
-from ..sql import OLDEST, load_all
+from ..sql import COUNT, OLDEST, load_all
 from ..store import Store
 from . import caller_connections, queries, schema
 from .bulk_rows import bound_values, fetch
@@ -434,6 +434,11 @@ class SqliteStore(Store):
         statement = self._sql[OLDEST * oldest_first + page_statement(filters.tag, filters.status, filters.workflow)]
         values = filters if filters.tag is not None else filters[:-1]
         return await self._read(lambda database: database.execute(statement, values).fetchall())
+
+    async def _count(self, filters: Filters) -> int:
+        statement = self._sql[COUNT + page_statement(filters.tag, filters.status, filters.workflow)]
+        values = filters if filters.tag is not None else filters[:-1]
+        return int((await self._read(lambda database: database.execute(statement, values).fetchall()))[0][0])
 
     async def _read(self, work: Work[T]) -> T:
         if self._reader is None:
