@@ -172,10 +172,11 @@ def _how(evidence: Evidence, case: Case, claim: Claim, move: Move) -> str:
     if move.status in ("waiting", "paused") or move.due is not None:
         return RELEASED
     if move.status == "compensating":
-        # The undoing begins; or an undo that failed was to be called again later, and is due by now.
+        # The undoing begins; or an undo that failed was to be called again later, and is due by now. A stop may cut off
+        # other undos of a dag beside that one.
         begins = move.old_status != "compensating"
         failed = any((row.branch, row.claim) == (UNDO, claim.number) for row in case.tries)
-        return RELEASED if begins or failed else GIVEN_BACK
+        return RELEASED if begins or (failed and STOPPED not in _hits(evidence, claim)) else GIVEN_BACK
     # Woken before it could wait, or resumed before it was held: ready at once.
     woken = claim.asked or (move.wakes, move.ends) != (claim.wakes, claim.ends)
     return RELEASED if woken and not _hits(evidence, claim) else GIVEN_BACK

@@ -79,3 +79,19 @@ def test_a_sleep_that_is_over_stays_over_when_the_clock_of_the_database_is_put_b
     for program in (slept, [beside]):
         run = {"at": 0.0, "workflow": "plain", "input": {"program": [*program, {"do": "step"}]}, "options": {}}
         assert played(1, runs=[run], faults=[back], workers=1) == []
+
+
+def test_a_stop_cuts_an_undo_off_beside_one_that_waits_for_its_next_try() -> None:
+    """The judge took the run for released in good order, and counted the call that was cut off as one too many."""
+    graph = [
+        {"name": "s2", "after": [], "work": "flaky", "undo": "slow"},
+        {"name": "s3", "after": ["s0", "s1"], "join": "any", "work": "flaky", "undo": "quick"},
+        {"name": "s4", "after": [], "work": "checkpoint", "undo": "slow"},
+    ]
+    inputs = {"breaks": ["s4"], "pause": 0.5, "strays": [], "stuck": ["s0"], "unwanted": []}
+    run = {"at": 0.174, "workflow": "dag", "input": inputs, "options": {}}
+    settings = {**CALM["settings"], "inline_wait": 2.0, "concurrency": 3, "running_after": 1.0, "shutdown_grace": 0.0,
+                "flush_records": 2, "history_cache": 0}  # fmt: skip
+    for seed, moment in ((1, 1.2), (1, 1.6), (8, 1.3), (8, 1.5)):
+        leave = {"kind": "leave", "worker": 0, "at": moment}
+        assert played(seed, workers=1, dag=graph, runs=[run], faults=[leave], settings=settings) == []
