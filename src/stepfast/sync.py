@@ -14,11 +14,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overlo
 
 from .app import Stepfast
 from .caller_thread import CallersThread
-from .engine.options import StartKeywords, StartManyKeywords, shows_options
+from .engine.options import StartKeywords, StartManyKeywords, WorkerKeywords, shows_options
 from .engine.workflow import Workflow
 from .errors import AppClosed, ContextMisuse
+from .model.names import refuse_unknown
 from .run import Run
 from .streams import StreamItem
+from .worker import Worker
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
@@ -132,6 +134,31 @@ class SyncApp:
     ) -> list[SyncRun[Any]]:
         """Start a run for each tick of a schedule in a span. ``progress`` is called in the thread of ``app.sync``."""
         return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until, progress=progress))]
+
+    @contextlib.contextmanager
+    def worker(self, queues: Sequence[str] | None = None, **options: Unpack[WorkerKeywords]) -> Iterator[Worker]:
+        """A worker in the thread of ``app.sync``, for as long as the ``with`` lasts; the options are those of
+        ``app.worker``. WorkerBroken at the end of the block, if the worker broke."""
+        refuse_unknown("app.sync.worker", options, WorkerKeywords.__annotations__)
+        worker = self.call(self._app._make_worker(queues, **options))
+        self.call(worker.start())
+        try:
+            yield worker
+        finally:
+            if not self._over:  # closing has stopped it
+                self.call(worker.stop())
+        if worker.broken.is_set():
+            raise worker.breakage()
+
+    def __enter__(self) -> SyncApp:
+        self.call(self._connected())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _connected(self) -> None:
+        await self._app._connect()
 
     def close(self) -> None:
         """Disconnect, and end the thread. Pending calls raise `AppClosed`."""

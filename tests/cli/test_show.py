@@ -413,3 +413,25 @@ def test_what_a_run_logged_is_printed(stepfast: Verbs, shop: Shop) -> None:
     assert first["message"] == "one\ntwo \x1b[0m" and first["step"] is None and "at" in first
     assert "there is no level" in stepfast.error("logs", run, "--level", "loud", code=2)
     assert stepfast("logs", NOBODY, code=3).stdout == ""
+
+
+# -- watch
+
+
+def test_a_run_is_watched_to_its_end(stepfast: Verbs, shop: Shop) -> None:
+    shop.write(
+        "watched.py",
+        "from stepfast import Context, Stepfast\napp = Stepfast()\n"
+        "@app.workflow\nasync def talk(ctx: Context) -> None:\n"
+        "    ctx.progress('half', {'done': 1, 'of': 2})\n    await ctx.wait_signal('go')\n",
+    )
+    run = shop.start("talk", module="watched")
+    shop.drain(module="watched")
+    stepfast("signal", run, "go")
+    shop.drain(module="watched")
+    assert stepfast("watch", run).stdout == "completed\n"
+    assert stepfast.json("watch", run) == {"status": "completed", "waiting_for": None, "progress": None, "data": None}
+    failed = shop.start("refuse", "no luck")
+    shop.drain()
+    assert stepfast("watch", failed, "--every", "100ms", code=1).stdout.startswith("failed (code")
+    assert stepfast("watch", NOBODY, code=3).stdout == ""

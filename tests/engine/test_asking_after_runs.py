@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stepfast import (
+    AppClosed,
     ConfigurationError,
     Context,
     ContextMisuse,
@@ -15,12 +16,14 @@ from stepfast import (
     RunFailed,
     RunNotFound,
     Stepfast,
+    StepInfo,
     SyncContext,
 )
 from stepfast.model.ids import new_id
+from stepfast.run import Run
 from stepfast.testing import crash_everywhere
-from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
-from tests.support.engine import PATIENCE, Gate, drained
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp, with_settings
+from tests.support.engine import PATIENCE, Gate, drained, eventually
 
 pytestmark = ON_BOTH
 
@@ -158,3 +161,89 @@ async def test_many_children_take_no_keys(app: Stepfast) -> None:
 
     with pytest.raises(RunFailed, match=ContextMisuse.__name__):
         await (await drained(app, parent)).result(timeout=PATIENCE)
+
+
+# -- names and progress
+
+
+@ON_SQLITE
+@with_settings(inline_wait=0)
+async def test_any_call_can_be_given_a_name(app: Stepfast) -> None:
+    """It is what the record is called, and a replay compares it."""
+
+    @app.task(name="double")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        named = ctx.options(name="mine")
+        await named.sleep(0.01)
+        await named.sleep_until(ctx.now())
+        child = await named.start(double, 1)
+        [other] = await named.start_many(double, [2])
+        winner, _ = await named.first(a=ctx.sleep(0), b=ctx.sleep(60))
+        return [await child.result(), await other.result(), await named.call(double, 3), winner]
+
+    run = await drained(app, order)
+    assert await run.result(timeout=PATIENCE) == [2, 4, 6, "a"]
+    kinds = [step.kind for step in await run.steps() if step.name == "mine"]
+    assert kinds == ["sleep", "sleep", "start", "start_many", "first", "result", "result", "call"]
+
+
+@ON_SQLITE
+async def test_a_map_says_how_far_it_is(app: Stepfast) -> None:
+    """Once a second, as the progress of the run; its own words go before that."""
+    gate = Gate()
+
+    async def work(ctx: Context, number: int) -> None:
+        if number == 1500:
+            await ctx.step("stop", gate.passing)
+        elif number == 3:
+            raise ValueError(number)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.options(name="pages").map(work, range(1501), return_errors=True)
+
+    @app.workflow
+    async def talks(ctx: Context) -> None:
+        ctx.progress("my own")
+        await ctx.map(work, range(1501), return_errors=True)
+
+    async def said(run: Run[Any], text: str) -> StepInfo | None:
+        found = [step for step in await run.steps(status="running") if step.kind == "workflow" and step.detail == text]
+        return found[0] if found else None
+
+    async with app.worker():
+        run = await app.start(order)
+        told = await eventually(lambda: said(run, "pages: 1 500 of 1 501, 1 failed"))
+        assert told.data == {"map": "pages", "done": 1500, "of": 1501, "failed": 1}
+        other = await app.start(talks)
+        await eventually(lambda: said(other, "my own"))
+        gate.open()
+        await run.result(timeout=PATIENCE)
+        await other.result(timeout=PATIENCE)
+
+
+@ON_SQLITE
+def test_a_worker_without_an_event_loop(url: str) -> None:
+    app = Stepfast(url)
+
+    @app.task(name="double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    with app.sync as sync:
+        with sync.worker(concurrency=2) as worker:
+            assert sync.start(double, 4).result(timeout=PATIENCE) == 8
+            assert worker.id
+        assert [each.state for each in sync.call(_workers(app))] in ([], ["stopped"])
+        with pytest.raises(ConfigurationError, match="has no option 'slots'"), sync.worker(slots=1):  # type: ignore[call-arg]
+            raise AssertionError
+    with pytest.raises(AppClosed):
+        sync.start(double, 4)
+
+
+async def _workers(app: Stepfast) -> list[Any]:
+    return list(await (await app.store()).workers())

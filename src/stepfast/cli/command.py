@@ -19,6 +19,7 @@ from typing import Annotated, Any, Self, TypeVar, get_type_hints
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..app import Stepfast
@@ -251,9 +252,20 @@ class Bar:
         if self._bar is not None:
             self._bar.stop()
 
-    def at(self, done: int) -> None:
+    @property
+    def on_terminal(self) -> bool:
+        """Whether it is a bar, and not lines now and then."""
+        return self._bar is not None
+
+    def rename(self, what: str) -> None:
+        """Show other words beside the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=escape(what))
+
+    def at(self, done: int, total: int | None = None) -> None:
         """Show how many are done. There may be more by now than were counted."""
         self.done = done
+        self._total = self._total if total is None else total
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=max(done, self._total))
         elif time.monotonic() - self._said >= _NEWS_EVERY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import shutil
@@ -19,7 +20,7 @@ from ..info import Activity, RunInfo, StepInfo
 from ..model import status
 from ..model import status as statuses
 from ..model.cron import clock
-from ..model.status import DAG_STEP
+from ..model.status import DAG_STEP, WORKFLOW
 from ..model.tracebacks import own_code_only
 from ..monitoring.explain import dag_steps, explain, graph_of, infos_of, steps_of, unread, waits_for
 from ..monitoring.text import (
@@ -40,7 +41,8 @@ from ..monitoring.text import (
 )
 from ..monitoring.unreadable import is_sealed
 from ..streams import LogLine
-from .command import KeyOption, RunArgument, Session, option, time_option
+from .command import Bar, KeyOption, RunArgument, Session, option, time_option
+from .exit_codes import FAILED, OK
 from .graph import SvgOption, write_standing, write_timeline
 from .output import say, write_fields, write_heading, write_json, write_line, write_table, write_text
 
@@ -52,6 +54,10 @@ _NARROWEST, _WIDEST = 12, 60
 """Characters of an input that are shown at least and at most."""
 _ERROR = 200
 _LEAST_ERROR = 40
+_ALL_RECORDS = 2**31 - 1
+"""After this number no step is recorded: only what is under way is asked for."""
+_WATCH_EVERY, _WATCH_LEAST = 1.0, 0.05
+"""Seconds between two looks at a run that is watched."""
 _LAST_ITEM = 0.5
 """Seconds without an item after which all that are stored have been read."""
 
@@ -76,6 +82,50 @@ async def stream(
                 shown = {"offset": item.offset, "value": item.value, "attempt": item.attempt,
                          "restarted": item.restarted, "sent_at": item.sent_at}  # fmt: skip
                 write_line(shown if session.json else item.value)
+
+
+async def watch(
+    session: Session,
+    run: RunArgument,
+    every: Annotated[float | None, time_option("--every", help="Look again after 1s, 500ms …")] = None,
+) -> None:
+    """Show how far a run is until it ends: its status, and its progress, on a terminal as a bar.
+
+    The progress is what the code says by ctx.progress, or how many items of a ctx.map are done. Exits with 1 if the run
+    failed or was cancelled."""
+    async with session.reading() as app:
+        found, shown = await find_run(app, run), ""
+        with Bar("", 0) as bar:
+            while True:
+                info = await found.info()
+                under_way = await found.steps(after=_ALL_RECORDS) if info.completed_at is None else []
+                said = next((step for step in under_way if step.kind == WORKFLOW), None)
+                state, words = explained(info), "" if said is None or said.detail is None else f": {said.detail}"
+                if state + words != shown:
+                    shown = state + words
+                    _watched(session, bar, info, state, said)
+                if info.reason == statuses.REASON_CONTINUED:
+                    found = app.get(await (await app.store()).continuation(found.id))
+                elif info.completed_at is not None:
+                    break
+                await asyncio.sleep(_WATCH_EVERY if every is None else max(every, _WATCH_LEAST))
+    raise typer.Exit(OK if info.status == status.COMPLETED else FAILED)
+
+
+def _watched(session: Session, bar: Bar, info: RunInfo, state: str, said: StepInfo | None) -> None:
+    """Show what is new."""
+    data = said.data if said is not None and isinstance(said.data, dict) else {}
+    done, total = data.get("done"), data.get("of")
+    if session.json:
+        detail = None if said is None else said.detail
+        write_line({"status": info.status, "waiting_for": info.waiting_for, "progress": detail, "data": data or None})
+    elif bar.on_terminal:
+        words = state if said is None or said.detail is None else f"{state}: {said.detail}"
+        bar.rename(shortened(words))
+        if isinstance(done, int) and isinstance(total, int):
+            bar.at(done, total)
+    else:
+        print(shortened(state if said is None or said.detail is None else f"{state}: {said.detail}"), flush=True)
 
 
 async def logs(

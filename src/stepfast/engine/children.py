@@ -39,6 +39,8 @@ class _Child:
 
     def __init__(self, workflow: Workflow[Any, Any] | str, run_id: str, output_type: Any = Any) -> None:
         self.workflow = workflow if isinstance(workflow, str) else workflow.name
+        self.name = self.workflow
+        """Under which it is recorded."""
         self.output_type = output_type if isinstance(workflow, str) else workflow.output_type
         self.run_id = run_id
 
@@ -74,12 +76,14 @@ class StartCall(DurableCall[ChildRun[O]]):
         input: Any,
         options: dict[str, Any],
         where: str,
+        name: str | None = None,
     ) -> None:
         self._workflow = workflow
         self._input = input
         self._options = options
         self._child = _Child(workflow, child_id(execution.run_id, cursor.branch, cursor.position))
-        super().__init__(execution, cursor, "start", self._child.workflow, where)
+        self._child.name = name or self._child.name
+        super().__init__(execution, cursor, "start", self._child.name, where)
         execution.calls_child(self)
 
     async def _go(self) -> ChildRun[O]:
@@ -101,13 +105,12 @@ class StartManyCall(DurableCall[list[ChildRun[O]]]):
 
     def __init__(
         self, execution: Execution, cursor: Cursor, workflow: Workflow[Any, Any] | str, inputs: list[Any],
-        options: dict[str, Any], where: str,
+        options: dict[str, Any], where: str, name: str | None = None,
     ) -> None:  # fmt: skip
         self._workflow = workflow
         self._inputs = inputs
         self._options = options
-        name = workflow if isinstance(workflow, str) else workflow.name
-        super().__init__(execution, cursor, "start_many", name, where)
+        super().__init__(execution, cursor, "start_many", name or _Child(workflow, "").name, where)
         execution.calls_child(self)
 
     async def _go(self) -> list[ChildRun[O]]:
@@ -123,7 +126,10 @@ class StartManyCall(DurableCall[list[ChildRun[O]]]):
     def _value(self, record: StepRecord) -> list[ChildRun[O]]:
         """The children that were started, whatever the code would start now."""
         ids = read_json(record.output, list[str], [])
-        return [ChildRun(self._execution, _Child(self._workflow, run_id)) for run_id in ids]
+        children = [_Child(self._workflow, run_id) for run_id in ids]
+        for child in children:
+            child.name = self.name
+        return [ChildRun(self._execution, child) for child in children]
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         raise NotImplementedError  # a start is never recorded as failed
@@ -138,7 +144,7 @@ class ResultCall(DurableCall[O]):
         self._child = child
         self.group: object | None = None
         """Set where several have to end before the code goes on."""
-        super().__init__(execution, cursor, kind, child.workflow, where)
+        super().__init__(execution, cursor, kind, child.name, where)
         execution.calls_child(self)
 
     async def _go(self) -> O:
@@ -212,7 +218,7 @@ class ResultCall(DurableCall[O]):
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         failure = ChildFailed(
-            self.name,
+            self._child.workflow,
             self._child.run_id,
             error_type=error["type"],
             message=error["message"],
@@ -235,11 +241,13 @@ class ChildCall(ResultCall[O]):
         input: Any,
         options: dict[str, Any],
         where: str,
+        name: str | None = None,
     ) -> None:
         self._workflow = workflow
         self._input = input
         self._options = options
         child = _Child(workflow, child_id(execution.run_id, cursor.branch, cursor.position))
+        child.name = name or child.name
         super().__init__(execution, cursor, child, where, "call")
 
     async def _go(self) -> O:

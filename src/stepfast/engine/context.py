@@ -76,7 +76,8 @@ class ContextBase:
     def options(self, **options: Unpack[StepKeywords]) -> Self:
         """This context with options for what is called by it, because every other argument belongs to the function:
         ``await ctx.options(retries=3).step(charge, order)``. They are for steps: ``step``, ``transaction`` and
-        ``wait_until``, where they hold for each check."""
+        ``wait_until``, where they hold for each check. ``name`` alone is also for calls that have no name of their own:
+        sleeps, children, branches, maps and races."""
         given = step_options("ctx.options", **options)
         chosen = object.__new__(type(self))  # as copy.copy does, in a tenth of its time
         chosen.__dict__.update(self.__dict__)
@@ -134,6 +135,7 @@ class ContextBase:
         if call is not None and call._execution is execution:
             call.note_progress(text, encoded, 0)
         else:
+            execution.has_said_progress = True
             execution.recorder.note(
                 StepRunning(
                     execution.run_id,
@@ -229,6 +231,19 @@ class ContextBase:
         self._refuse_options(what)
         self._check_caller(what)
 
+    def _check_named(self, what: str) -> str | None:
+        """The same for a call that may be given a name."""
+        name = self._options.name
+        if self._options is not NO_OPTIONS and self._options != StepOptions(name):
+            raise ContextMisuse(
+                f"{what} takes a name, and no other options of steps: ctx.options(…) is for ctx.step, ctx.transaction "
+                f"and ctx.wait_until. Write ctx.options(name=…).{what.removeprefix('ctx.')}(…)"
+            )
+        self._check_caller(what)
+        if name is not None:
+            check_name(name, "the name of a call", self._execution.recorder.settings.max_name)
+        return name
+
     def _refuse_options(self, what: str) -> None:
         if self._options is not NO_OPTIONS:
             raise ContextMisuse(
@@ -297,13 +312,13 @@ class ContextBase:
         return Work(name, function, shape, options), args
 
     def _make_sleep(self, duration: float | timedelta, where: str) -> SleepCall:
-        self._check("ctx.sleep")
+        name = self._check_named("ctx.sleep")
         lasts_ms = int(seconds(duration, "the duration of ctx.sleep") * 1000)
-        return SleepCall(self._execution, self._cursor, lasts_ms, None, where)
+        return SleepCall(self._execution, self._cursor, lasts_ms, None, where, name)
 
     def _make_sleep_until(self, when: datetime, where: str) -> SleepCall:
-        self._check("ctx.sleep_until")
-        return SleepCall(self._execution, self._cursor, 0, to_milliseconds(when, "the time of ctx.sleep_until"), where)
+        name, until_ms = self._check_named("ctx.sleep_until"), to_milliseconds(when, "the time of ctx.sleep_until")
+        return SleepCall(self._execution, self._cursor, 0, until_ms, where, name)
 
     def _make_signal(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> SignalCall[Any]:
         self._check("ctx.wait_signal")
@@ -356,18 +371,18 @@ class ContextBase:
         return UntilCall(self._execution, self._cursor, work, where, args, pace)
 
     def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:
-        self._check("ctx.start")
-        return StartCall(self._execution, self._cursor, _target(workflow), input, options, where)
+        name = self._check_named("ctx.start")
+        return StartCall(self._execution, self._cursor, _target(workflow), input, options, where, name)
 
     def _make_start_many(
         self, workflow: Any, inputs: Iterable[Any], options: dict[str, Any], where: str
     ) -> StartManyCall[Any]:
-        self._check("ctx.start_many")
-        return StartManyCall(self._execution, self._cursor, _target(workflow), list(inputs), options, where)
+        name = self._check_named("ctx.start_many")
+        return StartManyCall(self._execution, self._cursor, _target(workflow), list(inputs), options, where, name)
 
     def _make_child_call(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> ChildCall[Any]:
-        self._check("ctx.call")
-        return ChildCall(self._execution, self._cursor, _target(workflow), input, options, where)
+        name = self._check_named("ctx.call")
+        return ChildCall(self._execution, self._cursor, _target(workflow), input, options, where, name)
 
     def _make_remote(self, name: str, input: Any, options: RemoteKeywords, where: str) -> RemoteCall[Any]:
         self._check("ctx.remote")
@@ -631,12 +646,12 @@ class Context(ContextBase):
         self, function: Callable[Concatenate[Context, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> BranchCall[T]:
         """A branch beside this one: ``async def g(ctx, order)`` with steps of its own."""
-        self._check("ctx.branch")
+        name = self._check_named("ctx.branch")
         execution = self._execution
         return BranchCall(
             execution,
             self._cursor,
-            name_of(function),
+            name or name_of(function),
             lambda cursor: to_await(function, function(Context(execution, cursor), *args, **kwargs)),
             call_line(2),
         )
@@ -676,14 +691,14 @@ class Context(ContextBase):
     ) -> MapCall[Any]:
         """A branch for each item, at most ``limit`` at once; the results in the order of the items. All come
         to their end before an error is raised; ``return_errors=True`` gives the errors among the results instead."""
-        self._check("ctx.map")
+        name = self._check_named("ctx.map")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise ContextMisuse(f"the limit of ctx.map must be a whole number of at least 1, not {limit!r}")
         execution = self._execution
         return MapCall(
             execution,
             self._cursor,
-            name_of(function),
+            name or name_of(function),
             lambda cursor, item: to_await(function, function(Context(execution, cursor), item)),
             Many(list(items), limit, return_errors),
             call_line(2),
@@ -714,9 +729,9 @@ class Context(ContextBase):
     def first(self, *unnamed: Never, **calls: DurableCall[Any]) -> FirstCall:
         """A race: ``winner, value = await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(3600))``. Who won is
         recorded; the others are given up, and a signal they waited for stays in the mailbox."""
-        self._check("ctx.first")
+        name = self._check_named("ctx.first")
         check_runners(unnamed, calls)
-        return FirstCall(self._execution, self._cursor, calls, call_line(2))
+        return FirstCall(self._execution, self._cursor, calls, call_line(2), name)
 
     # -- data ----------------------------------------------------------------------------------------------------
 

@@ -84,6 +84,8 @@ class Execution:
     """What it sends to streams, if it ever asked for one."""
     own_lines: RunLines | None = None
     """What it logs, if its lines are kept."""
+    has_said_progress = False
+    """Whether its code has said how far the run is."""
     has_notes = False
     """Whether the journal may still hold entries of which no call waits for the commit, but that replays rely on."""
     _trail: AttemptHistory | None = None

@@ -251,7 +251,7 @@ class SyncContext(ContextBase):
         return execution.clock.task_from_thread(self._loop, perform)
 
 
-_OF_ASYNC = ("map", "branch", "gather", "first")
+_OF_ASYNC = ("map", "branch", "branches", "gather", "first")
 """Calls of several branches at once, which one thread cannot make."""
 
 

@@ -33,10 +33,13 @@ class SleepCall(DurableCall[None]):
 
     __slots__ = ("_for_ms", "_until_ms")
 
-    def __init__(self, execution: Execution, cursor: Cursor, for_ms: int, until_ms: int | None, where: str) -> None:
+    def __init__(
+        self, execution: Execution, cursor: Cursor, for_ms: int, until_ms: int | None, where: str,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
         self._for_ms = for_ms
         self._until_ms = until_ms
-        super().__init__(execution, cursor, SLEEP, SLEEP, where)
+        super().__init__(execution, cursor, SLEEP, name or SLEEP, where)
 
     async def _go(self) -> None:
         execution = self._execution
