@@ -16,6 +16,7 @@ from .engine.streams import Stream, stream
 from .engine.sync_context import SyncCallback, SyncContext, SyncQuestion
 from .engine.workflow import Workflow
 from .errors import (
+    AlreadyRunning,
     AppClosed,
     AttemptTimeout,
     CallbackDone,
@@ -75,6 +76,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "AlreadyRunning",
     "AppClosed",
     "AttemptTimeout",
     "Backoff",

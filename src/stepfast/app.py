@@ -17,6 +17,7 @@ from .engine.observers import UNTOLD, Observer, Observers, check_observer, obser
 from .engine.options import (
     ChildKeywords,
     DagKeywords,
+    OnConflict,
     Seconds,
     StartKeywords,
     StartManyKeywords,
@@ -50,7 +51,18 @@ from .runtime import (
 )
 from .schedules import DeclaredSchedules, Scheduling
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
-from .starts import ONE_INPUT, Plan, Planner, check_debounce, conflicting_keys, debounced, refuse_more
+from .starts import (
+    ONE_INPUT,
+    Plan,
+    Planner,
+    Signal,
+    UniqueNames,
+    check_debounce,
+    conflicting_keys,
+    debounced,
+    refuse_more,
+    start_unique,
+)
 from .stats import StatsVerbs
 from .store import Store, open_store, pool_url
 from .store.migrations import refuse_missing, refuse_too_new
@@ -169,6 +181,9 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         input: Any = None,
         *more: Any,
         key: str | None = None,
+        unique: str | None = None,
+        on_conflict: OnConflict | None = None,
+        signal: Signal | None = None,
         connection: Any = None,
         debounce: Seconds | None = None,
         debounce_max: Seconds | None = None,
@@ -180,27 +195,47 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         ``connection`` of your own (asyncpg's, psycopg's, sqlite3's, or a session or connection of SQLAlchemy's) the
         start joins its transaction: it is committed, or rolled back, with yours. With ``debounce`` the run waits for
         more starts of its key, each of which gives it another input and puts it off, at most until ``debounce_max``.
+
+        With ``unique``, a name, one run of the workflow and the name lives at a time: a second start gives the one that
+        lives (``run.existed``), or raises AlreadyRunning with ``on_conflict="raise"``. ``signal=(name, value)`` is sent
+        to the run, whether it was there or not, in the transaction of the start.
         """
         refuse_in_workflow("app.start", "ctx.start")
         refuse_more("app.start", "input", more)
         refuse_unknown("app.start", options, StartKeywords.__annotations__, ONE_INPUT)
         waits = check_debounce(debounce, debounce_max, key, connection, options)
+        if unique is not None and key is not None:
+            raise ConfigurationError(
+                "a start takes key or unique, not both: a key names one run for as long as it is kept, unique the one "
+                "that lives"
+            )
+        names = UniqueNames(self._payloads, on_conflict, signal, unique is not None)
         connected, plan = await self._plan(workflow, options, joins=connection is not None)
         if key is not None:
             check_name(key, "the key", self.settings.max_name)
         if waits is not None:
             plan = debounced(plan, waits)
         runs = plan.runs(connected.new_id(), input, key)
+        if unique is not None:
+            runs[0].unique = names.unique(unique, plan, connected.new_id)
         with UNTOLD if connected.observers is None else starting(connected.observers, runs):
             if waits is not None:
                 run_id = await connected.starter.start_debounced(runs[0], waits)
+            elif unique is not None:
+                run_id = await start_unique(connected, runs, self._payloads, connection)
             elif (bound := connected.bounds.of(runs)) is None and connection is None and len(runs) == 1:
                 run_id = await connected.starter.start(runs[0])
             else:
                 run_id = (await connected.starter.start_many(runs, bound, connection))[0]
         if runs[0].earlier is not None:
             self._warn_reused_keys(runs, plan, run_id)
-        return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
+        return self._started(run_id, runs[0], plan, known=connection is None)
+
+    def _started(self, run_id: str, run: NewRun, plan: Plan, known: bool) -> Run[Any]:
+        """The handle of a run that was started, or found."""
+        handle = Run[Any](run_id, self._connect, self._payloads, plan.output_type, known=known)
+        handle.existed = run_id != run.id
+        return handle
 
     @overload
     async def start_many(
@@ -216,27 +251,35 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         inputs: Sequence[Any],
         *more: Any,
         keys: Sequence[str] | None = None,
+        unique: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        signal: Signal | None = None,
         connection: Any = None,
         **options: Unpack[ChildKeywords],
     ) -> list[Run[Any]]:
-        """Start a run for each input: one statement, all or none. ``keys`` gives each its key."""
+        """Start a run for each input: one statement, all or none. ``keys`` gives each its key, ``unique`` its name."""
         refuse_in_workflow("app.start_many", "ctx.start")
         refuse_more("app.start_many", "list of inputs", more)
         refuse_unknown("app.start_many", options, StartManyKeywords.__annotations__, ONE_INPUT)
         values = list(inputs)
-        names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
+        if keys is not None and unique is not None:
+            raise ConfigurationError("start_many takes keys or unique, not both")
+        own_keys = _checked_keys(keys, values, self.settings)
+        names = UniqueNames(self._payloads, on_conflict, signal, unique is not None)
         connected, plan = await self._plan(workflow, options, joins=connection is not None)
         new_id = connected.new_id
-        runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
+        runs = [run for value, key in zip(values, own_keys, strict=True) for run in plan.runs(new_id(), value, key)]
+        heads = [run for run in runs if run.dag_step is None]
+        for run, name in zip(heads, _as_many("unique names", unique, heads), strict=True) if unique is not None else ():
+            run.unique = names.unique(name, plan, new_id, together=True)
         if not runs:
             return []
         with UNTOLD if connected.observers is None else starting(connected.observers, runs):
             ids = await connected.starter.start_many(runs, connected.bounds.of(runs), connection)
         if keys is not None:
             self._warn_reused_keys(runs, plan)
-        own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.dag_step is None]
-        known = connection is None
-        return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
+        owners = zip(ids, runs, strict=True)
+        return [self._started(which, run, plan, connection is None) for which, run in owners if run.dag_step is None]
 
     async def _plan(
         self, workflow: Workflow[Any, Any] | str, options: ChildKeywords, joins: bool
@@ -545,10 +588,16 @@ def _named_keys(keys: list[str]) -> str:
     return f"the key {keys[0]!r} was" if len(keys) == 1 else f"{len(keys)} keys were ({keys[0]!r} and others)"
 
 
-def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) -> list[str | None]:
-    if len(keys) != len(values):
-        raise ConfigurationError(f"start_many was given {len(values)} inputs and {len(keys)} keys")
-    return [check_name(key, "the key", settings.max_name) for key in keys]
+def _checked_keys(keys: Sequence[str] | None, values: list[Any], settings: Settings) -> list[str | None]:
+    if keys is None:
+        return [None] * len(values)
+    return [check_name(key, "the key", settings.max_name) for key in _as_many("keys", keys, values)]
+
+
+def _as_many(what: str, given: Sequence[str], values: Sequence[Any]) -> Sequence[str]:
+    if isinstance(given, str) or len(given) != len(values):
+        raise ConfigurationError(f"start_many was given {len(values)} inputs and {len(given)} {what}")
+    return given
 
 
 def _level(level: int | str | None) -> int | None:

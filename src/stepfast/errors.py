@@ -116,6 +116,17 @@ class InvalidState(StepfastError):
     """The requested change does not fit the state of the run."""
 
 
+class AlreadyRunning(StepfastError):
+    """A live run has the name of the start (``unique=``, with ``on_conflict="raise"``). Nothing was started."""
+
+    def __init__(self, name: str, run_id: str) -> None:
+        super().__init__(
+            f'run {run_id} has the name {name!r} and has not ended; without on_conflict="raise" a start by this name '
+            "gives that run"
+        )
+        self.name, self.run_id = name, run_id
+
+
 class QueueFull(StepfastError):
     """So many runs are ready in the queue that it takes no more (``max_ready``). Nothing was started."""
 

@@ -101,6 +101,8 @@ class RunInfo:
     """In a list: which of ``input`` and ``output`` are None because they are large. ``run.info()`` brings both."""
     executed_by: ExecutedBy | None = None
     """The worker that claimed it last, also after its end. None: no worker has yet."""
+    unique: str | None = None
+    """The name that it was started by (``unique=``), and has until it ends."""
 
     @property
     def schedule(self) -> str | None:
@@ -230,6 +232,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         concurrency_key=row.concurrency_key,
         left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
         executed_by=None if row.executed_by is None else ExecutedBy(row.executed_by, row.host, row.pid),
+        unique=row.unique_name,
     )
 
 

@@ -18,7 +18,6 @@ from .engine.invocation import refuse_in_workflow
 from .engine.observers import UNTOLD, signalling
 from .engine.options import Seconds
 from .engine.outcomes import decode_error
-from .engine.signals import misfit
 from .errors import ConfigurationError, InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .info import (
     TELLING,
@@ -53,7 +52,7 @@ from .model.rows import NO_CALL, ActivityRow, DagStepRow, Outcome, RunRow
 from .model.status import WORKFLOW
 from .model.transitions.operator import NewTime, why_not
 from .replay import export_run
-from .starts import Plan
+from .starts import SIGNAL_TO_DAG, Plan, check_value
 from .streams import LogLine, StreamItem
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ class Run(Generic[O]):
         self._payloads = payloads
         self._output_type = output_type
         self._known = known
+        self.existed = False
+        """Whether the start that gave this handle found the run there: by its key, or by its name."""
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
@@ -335,13 +336,6 @@ class Run(Generic[O]):
         mail = Mail(self.id, which, status.MAIL_SIGNAL, name, text, format=self._payloads.format)
         return await questions.ask(connected, self._payloads, mail, limit, self._ask)
 
-    def _check_value(self, mail: Mail, plans: list[str]) -> None:
-        """Refuse a value that is not of the type which the run waits for: here the sender can correct it."""
-        problem = misfit(self._payloads.plain(mail.value, mail.format, "the value"), plans)
-        if problem is not None:
-            what = f"the value of signal {mail.name!r}"
-            raise InvalidInput(f"{what} does not fit what run {mail.run_id} waits for, and was not sent: {problem}")
-
     async def _send(self, mail: Mail, connection: Any) -> None:
         """Send it to this run, or to the one that continues it, with the same id: the mail of a run whose reply was
         lost may have gone on to its continuation."""
@@ -358,7 +352,7 @@ class Run(Generic[O]):
             else:
                 answer = await self._ask(send)
                 if answer.awaited:
-                    self._check_value(mail, answer.awaited)
+                    check_value(self._payloads, mail, answer.awaited)
                     check, tries = False, tries - 1
                     continue
             continuation = await self._latest_run(mail.run_id, answer)
@@ -375,9 +369,7 @@ class Run(Generic[O]):
                 )
             return
         if answer.reason == status.NO_SUCH_STEP:
-            raise InvalidState(
-                f"run {self.id} has no unfinished step {mail.name!r}; a signal to a dag run names its step"
-            )
+            raise InvalidState(f"run {self.id} has no unfinished step {mail.name!r}; {SIGNAL_TO_DAG}")
         whose = answer.whose or mail.run_id
         raise InvalidState(f"run {whose} is {answer.status}; a signal can only be sent to a run that has not ended")
 

@@ -8,17 +8,21 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from .engine.dag import Dag
 from .engine.host import Clock
 from .engine.observers import Observers
 from .engine.options import ChildKeywords, Seconds
+from .engine.signals import misfit
 from .engine.workflow import Workflow, check_attempts
 from .errors import (
+    AlreadyRunning,
     AppClosed,
     ConfigurationError,
     DatabaseRefused,
     InvalidInput,
+    InvalidState,
     StepfastError,
     UnknownOption,
     UnknownWorkflow,
@@ -26,12 +30,13 @@ from .errors import (
 from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.graph import Graph, read_graph
 from .model.ids import child_id
-from .model.names import check_name, check_queue
+from .model.names import check_name, check_queue, check_signal
 from .model.payload import Payloads
 from .model.payload_check import first_problem
 from .model.queue_config import Bound
-from .model.records import NewDagStep, NewRun, Parent, RunShape
+from .model.records import ON_CONFLICT, RAISE, RETURN, Answer, Mail, NewDagStep, NewRun, Parent, RunShape, Unique
 from .model.rows import Definition
+from .model.status import MAIL_SIGNAL
 from .model.transitions.start import Debounce
 from .settings import Settings
 from .store import Store
@@ -282,7 +287,7 @@ class Starter:
         self._settings = settings
         self._logger = logger
         self._switchboard = switchboard
-        # Starts with a key may have to wait for another transaction; those without must not wait with them.
+        # Starts with a key or a name may have to wait for another transaction; those without must not wait with them.
         self._queues: dict[bool, list[Item]] = {False: [], True: []}
         self._senders: dict[bool, asyncio.Task[None] | None] = {False: None, True: None}
         self._waiting: dict[asyncio.Task[None], tuple[str, str]] = {}
@@ -290,10 +295,10 @@ class Starter:
         self._over = False
 
     async def start(self, run: NewRun) -> str:
-        """The id of the run once it is committed: its own, or that of the run that has its key."""
+        """The id of the run once it is committed: its own, or that of the run that has its key or its name."""
         if self._over:
             raise AppClosed
-        keyed = run.key is not None
+        keyed = run.key is not None or run.unique is not None
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if keyed and self._waiting and _keyed(run) in self._waiting.values():
             self._wait_apart((run, future))  # together with others it would only hold them up
@@ -334,7 +339,9 @@ class Starter:
             bound.check(ready, ready + sum([not await self._has_run(run) for run in new]))
 
     async def _has_run(self, run: NewRun) -> bool:
-        """Whether another run has its key already."""
+        """Whether another run has its key or its name already."""
+        if run.unique is not None:
+            return await self._store.run_with_name(run.shape.workflow, run.unique.name) is not None
         found = run.key and await self._store.runs(workflow=run.shape.workflow, key=run.key, limit=1)
         return bool(found)
 
@@ -427,8 +434,18 @@ class Starter:
     def _started(self, runs: Sequence[NewRun], ids: Sequence[str]) -> None:
         """Wake workers and notify observers of committed runs."""
         self._wake(runs)
+        for run in runs:
+            if run.unique is not None and run.unique.answer is not None:
+                self._wake_holder(run.unique.answer)
         if self._observers is not None:
             self._observers.starts(runs, ids)
+
+    def _wake_holder(self, answer: Answer) -> None:
+        """Wake workers for a run that was sent the signal of a start."""
+        if answer.lane is not None:
+            self._switchboard.ready([answer.lane])
+        if answer.done:
+            self._switchboard.tick_everywhere()
 
     def _wake(self, runs: Sequence[NewRun]) -> None:
         ready, later = started_lanes(runs)
@@ -439,8 +456,8 @@ class Starter:
 
 
 def _keyed(run: NewRun) -> tuple[str, str]:
-    """The workflow and the key of a start, which together name one run."""
-    return run.shape.workflow, run.key or ""
+    """The workflow, and the key or the name of a start, which together stand for one run."""
+    return run.shape.workflow, (run.key if run.unique is None else run.unique.name) or ""
 
 
 def _fail(items: list[Item], error: BaseException) -> None:
@@ -473,6 +490,73 @@ def check_debounce(
     if most is not None and most < wait:
         raise ConfigurationError(f"debounce_max ({most:g} s) must not be shorter than debounce ({wait:g} s)")
     return Debounce(max(1, int(wait * 1000)), None if most is None else int(most * 1000))
+
+
+Signal = tuple[str, Any]
+"""The name and the value of a signal."""
+
+
+class UniqueNames:
+    """Checks the starts by name of one call, and makes what the store is to know of them."""
+
+    def __init__(self, payloads: Payloads, on_conflict: str | None, signal: Signal | None, named: bool) -> None:
+        if not named and (on_conflict is not None or signal is not None):
+            given = "signal" if on_conflict is None else "on_conflict"
+            raise ConfigurationError(f'{given} goes with unique: start(…, unique="c-17", {given}=…)')
+        if on_conflict is not None and on_conflict not in ON_CONFLICT:
+            words = ", ".join(map(repr, ON_CONFLICT))
+            raise ConfigurationError(f"on_conflict must be one of {words}, not {on_conflict!r}")
+        self._payloads = payloads
+        self._on_conflict = on_conflict or RETURN
+        self._signal = signal
+        self._text: str | None = None
+        if signal is not None:
+            if not isinstance(signal, tuple) or len(signal) != 2:
+                raise ConfigurationError('signal must be a tuple of a name and a value, as in signal=("message", text)')
+            check_signal(signal[0], payloads.settings.max_name)
+            self._text = payloads.encode(signal[1], f"the value of signal {signal[0]!r}")
+
+    def unique(self, name: object, plan: Plan, next_id: Callable[[], str], together: bool = False) -> Unique:
+        """What a start by this name asks for."""
+        checked, mail = check_name(name, "the unique name", self._payloads.settings.max_name), None
+        if self._signal is not None:
+            if plan.graph is not None and self._signal[0] not in plan.graph.dag_steps:
+                raise InvalidInput(f"dag {plan.shape.workflow!r} has no step {self._signal[0]!r}; {SIGNAL_TO_DAG}")
+            mail = Mail("", next_id(), MAIL_SIGNAL, self._signal[0], self._text, format=self._payloads.format)
+        return Unique(checked, self._on_conflict, mail, together, check=not together)
+
+
+async def start_unique(connected: Connected, runs: list[NewRun], payloads: Payloads, connection: Any) -> str:
+    """Start a run by its name; its id, or that of the run that has the name. AlreadyRunning where that is refused."""
+    run, unique = runs[0], runs[0].unique
+    assert unique is not None
+    if unique.signal is not None:
+        unique.signal.trace = run.trace
+    while True:
+        bound = connected.bounds.of(runs)
+        if bound is None and connection is None and len(runs) == 1:
+            run_id = await connected.starter.start(run)
+        else:
+            run_id = (await connected.starter.start_many(runs, bound, connection))[0]
+        if unique.holder is not None and unique.on_conflict == RAISE:
+            raise AlreadyRunning(unique.name, unique.holder)
+        if unique.answer is None or unique.answer.done or unique.signal is None:
+            return run_id
+        if not unique.answer.awaited:
+            raise InvalidState(f"run {run_id} has no unfinished step {unique.signal.name!r}; {SIGNAL_TO_DAG}")
+        check_value(payloads, replace(unique.signal, run_id=run_id), unique.answer.awaited)
+        unique.check = False
+
+
+SIGNAL_TO_DAG = "a signal to a dag run names its step"
+
+
+def check_value(payloads: Payloads, mail: Mail, plans: list[str]) -> None:
+    """Refuse a value that is not of the type which the run waits for: here the sender can correct it."""
+    problem = misfit(payloads.plain(mail.value, mail.format, "the value"), plans)
+    if problem is not None:
+        what = f"the value of signal {mail.name!r}"
+        raise InvalidInput(f"{what} does not fit what run {mail.run_id} waits for, and was not sent: {problem}")
 
 
 def debounced(plan: Plan, debounce: Debounce) -> Plan:

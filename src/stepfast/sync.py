@@ -282,6 +282,11 @@ class SyncRun(Generic[C]):
         """The id of the run."""
         return self._run.id
 
+    @property
+    def existed(self) -> bool:
+        """Whether the start that gave this handle found the run there."""
+        return self._run.existed
+
     status = _of_run(Run.status)
     info = _of_run(Run.info)
     steps = _of_run(Run.steps)

@@ -126,10 +126,11 @@ async def _join(app: Stepfast, asks: Any, connection: Any, earlier: Any) -> None
     again = await app.start(asks, 1, key="old", connection=connection)
     assert again.id == earlier.id
     many = await app.start_many(asks, [2, 3], tags=["a", "b"], priority=-2, delay=0, connection=connection)
-    graph = await app.start("graph", {"a": "100 %"}, connection=connection)
+    graph = await app.start("graph", {"a": "100 %"}, unique="g", connection=connection)
+    same = await app.start("graph", unique="g", signal=("ok", True), connection=connection)
+    assert (same.id, same.existed) == (graph.id, True)
     for run, value in zip([again, *many], ["x", None, {"50%": "'$1"}], strict=True):
         await run.signal("more", value, connection=connection)
-    await graph.signal("ok", True, connection=connection)
     chain = await app.start(asks, -4, connection=connection)
     await chain.signal("more", "y", connection=connection)
     with pytest.raises(RunNotFound):

@@ -260,6 +260,8 @@ async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptu
     async with starter, worker, reader:
         own = await starter.start(at_start, 1, key="own", tags=["a"])
         assert (await starter.start(at_start, 2, key="own")).id == own.id
+        alone = [await starter.start(at_start, 4, unique="n", signal=("more", n)) for n in range(2)]
+        assert [run.existed for run in alone] == [False, True]
         graph = await starter.start("graph", {"a": 1})
         async with worker.worker():
             async with people.connection("starter") as connection:
@@ -278,6 +280,7 @@ async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptu
             with pytest.raises(RunNotFound):
                 await starter.signal(str(uuid4()), "nothing")
             assert again == by_sql
+            assert await worker.get(alone[1].id).result(timeout=PATIENCE) == [5, 0]
             operated = worker.get(own.id)
             assert await operated.result(timeout=PATIENCE) == [2, "word"]
             assert await operated.get("at") == f"{people.namespace}_worker_user"
@@ -290,7 +293,7 @@ async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptu
             await late.cancel()
         seen = reader.get(own.id)
         assert ((await seen.info()).output, len(await seen.steps()), len(await seen.activity())) == ([2, "word"], 3, 3)
-        assert len(await reader.runs(limit=100)) == 11 and len(await reader.runs(tag="a")) == 2
+        assert len(await reader.runs(limit=100)) == 13 and len(await reader.runs(tag="a")) == 2
         assert await reader.queues()
         assert (await reader.stats()).runs
         assert "stepfast_database_up 1" in await metrics_text(reader)

@@ -217,6 +217,8 @@ class Family:
                 row["key"] = new_id()
             if table == "runs" and row["debounced"] is not None:
                 row["debounced"] = new_id()
+            if table == "runs" and row["unique_name"] is not None:
+                row["unique_name"] = new_id()
             if table == "mailbox":
                 row["id"] = tables.id(new_id())
             if table == "remote_steps":

@@ -13,6 +13,7 @@ import typer
 from ..app import Stepfast
 from ..errors import RunCancelled, RunFailed
 from ..monitoring.text import find_run
+from ..run import Run
 from .command import KeyOption, RunArgument, Session, json_argument, moment_option, option, time_option
 from .exit_codes import FAILED, complain
 from .output import say, write_json, write_value
@@ -25,6 +26,11 @@ async def start(
         str | None, typer.Argument(metavar="[JSON]", show_default=False, help="Its input; - reads stdin.")
     ] = None,
     key: Annotated[str | None, option("--key", help="Same key: the same run.")] = None,
+    unique: Annotated[str | None, option("--unique", help="A name that one live run has at a time.")] = None,
+    on_conflict: Annotated[
+        str | None, option("--on-conflict", help="With --unique: return the live run (default), or raise.")
+    ] = None,
+    signal: Annotated[str | None, option("--signal", metavar="NAME[=JSON]", help="For the run of --unique.")] = None,
     debounce: Annotated[
         float | None, time_option("--debounce", help="With --key: wait so long for more starts of it.")
     ] = None,
@@ -47,11 +53,11 @@ async def start(
 
     The input is checked against the code (--app) or against what the database knows of the workflow.
     """
-    value = json_argument(input, "the input")
+    names: dict[str, Any] = {"unique": unique, "on_conflict": on_conflict, "signal": signal and _signal(signal)}
     async with session.writing() as app:
         run = await app.start(
             name,
-            value,
+            json_argument(input, "the input"),
             key=key,
             debounce=debounce,
             debounce_max=debounce_max,
@@ -65,14 +71,26 @@ async def start(
             max_attempts=max_attempts,
             timeout=timeout,
             tags=tag or (),
+            **names,
         )
         if wait:
             say(f"run {run.id}")
             await _print_result(app, run.id, None, session.json)
-        elif session.json:
-            write_json({"id": run.id})
         else:
-            print(run.id)
+            _print_id(run, session.json, unique is not None)
+
+
+def _print_id(run: Run[Any], as_json: bool, by_name: bool) -> None:
+    if as_json:
+        write_json({"id": run.id} | ({"existed": run.existed} if by_name else {}))
+    else:
+        print(run.id)
+
+
+def _signal(text: str) -> tuple[str, Any]:
+    """A signal as the command line names it: its name, and after an equals sign its value."""
+    name, _, value = text.partition("=")
+    return name, json_argument(value or None, "the value of the signal")
 
 
 async def result(

@@ -44,7 +44,7 @@ from ..model.events import (
     TryFailed,
 )
 from ..model.ids import made_at
-from ..model.records import Claimed, Mail, NewRun, StepDone, Transition
+from ..model.records import Claimed, Mail, NewRun, StepDone, Transition, Unique
 from ..model.tracebacks import own_code_only, own_frames
 from .history import STEP, UNDO
 from .host import Clock, Promise
@@ -97,6 +97,11 @@ class TellOfSending:
         if self._observers.sending_ended:
             failure = None if error is None else type_name(error)
             self._observers.tell(self._observers.sending_ended, SendingEnded(self._event, failure))
+
+
+def _was_sent(unique: Unique) -> bool:
+    """Whether the signal of a start was put into a mailbox."""
+    return unique.holder is None or (unique.answer is not None and unique.answer.done)
 
 
 def starting(observers: Observers, runs: list[NewRun]) -> Any:
@@ -602,9 +607,11 @@ class Observers:
     def starts(self, runs: Iterable[NewRun], ids: Iterable[str] | None = None, joined: bool = False) -> None:
         """Runs were started, under these ids; those with the id of another found their key taken. Steps of dags go
         with their run."""
-        if not self.started:
+        if not (self.started or self.signalled):
             return
         for run, run_id in zip(runs, ids, strict=True) if ids is not None else ((run, run.id) for run in runs):
+            if run.unique is not None and run.unique.signal is not None and _was_sent(run.unique):
+                self.tell(self.signalled, SignalSent(run_id, run.unique.signal.name, joined))
             if run.id == run_id and run.dag_step is None:
                 parent = None if run.parent is None else run.parent.run_id
                 shape = run.shape

@@ -119,6 +119,10 @@ class DagRemoteKeywords(DagPlaceKeywords, ServedKeywords, total=False):
     """The remote step that undoes it."""
 
 
+OnConflict = Literal["return", "raise"]
+"""What becomes of a start by name that finds a live run of the name."""
+
+
 class ChildKeywords(TypedDict, total=False):
     """The options of ``ctx.start`` and ``ctx.call``; a start from outside has these too."""
 
@@ -141,6 +145,12 @@ class StartKeywords(ChildKeywords, total=False):
 
     key: str | None
     """The same key of the same workflow: the same run, never a second one."""
+    unique: str | None
+    """A name that one live run of the workflow has at a time: while it lives, a start by the name gives that run."""
+    on_conflict: OnConflict | None
+    """What becomes of a start by name that finds a live run: ``return`` gives it, ``raise`` is AlreadyRunning."""
+    signal: tuple[str, Any] | None
+    """Name and value of a signal for the run that a start by name gives, whether it was there or not."""
     debounce: Seconds | None
     """With a key: the run waits so long for more starts of it, each of which gives it another input and puts it off.
     The key is free again when a worker first claims the run."""
@@ -155,6 +165,10 @@ class StartManyKeywords(ChildKeywords, total=False):
 
     keys: Sequence[str] | None
     """A key for each input."""
+    unique: Sequence[str] | None
+    """A name for each input; of the same name the first input is used."""
+    on_conflict: OnConflict | None
+    signal: tuple[str, Any] | None
     connection: Any
 
 

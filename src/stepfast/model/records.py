@@ -53,6 +53,31 @@ class NewDagStep(NamedTuple):
     pending: int
 
 
+RETURN, RAISE = "return", "raise"
+ON_CONFLICT = (RETURN, RAISE)
+"""What a start does that finds its name taken."""
+
+
+class Unique(Struct):
+    """A start that makes the one live run of a name, unless there is one. The store fills in what it found."""
+
+    name: str
+    on_conflict: str
+    """What becomes of the start if there is one: a word of ``ON_CONFLICT``."""
+    signal: Mail | None = None
+    """What is put into the mailbox of the run, whichever it is. ``run_id`` is not known yet."""
+    together: bool = False
+    """Whether nothing is started where one of several names is taken, and that is refused."""
+    tried: bool = False
+    """Whether it was sent before, and its reply may have been lost."""
+    check: bool = True
+    """Whether the value is compared with what the run waits for before it is sent."""
+    holder: str | None = None
+    """The live run that has the name already."""
+    answer: Answer | None = None
+    """What became of the signal to that run."""
+
+
 class NewRun(Struct, gc=False):
     """A run that is to be started."""
 
@@ -70,6 +95,8 @@ class NewRun(Struct, gc=False):
     steps: int = 0
     """For a dag run: how many steps it has. They are started in the same call, after it."""
     dag_step: NewDagStep | None = None
+    unique: Unique | None = None
+    """The name that it is to have alone, as long as it lives."""
     graph_text: str | None = None
     """For a dag run whose graph may not be stored yet: the graph itself, to be stored with the run."""
     earlier: tuple[str, int] | None = None

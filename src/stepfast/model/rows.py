@@ -63,6 +63,8 @@ class RunRow(Struct):
     """The worker of its last claim, and where that ran."""
     host: str | None = None
     pid: int | None = None
+    unique_name: str | None = None
+    """The name that it has alone, as long as it lives."""
     unrecorded_losses: int = 0
     """Workers that died with it since its last record. Lists do not bring it."""
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..errors import DatabaseRefused
 from ..model.bulk_actions import BatchOutcome
 from ..model.names import read_tags
 from ..model.queue_config import Decision, Gate
@@ -295,6 +296,11 @@ class Queries:
         rows = await self._fetch("with_key", workflow, key)
         return rows[0][0] if rows else None
 
+    async def run_with_name(self, workflow: str, name: str) -> str | None:
+        """The id of the live run of a workflow that has a name alone; None: there is none."""
+        rows = await self._fetch("with_name", workflow, name)
+        return rows[0][0] if rows else None
+
     async def suspects(self) -> list[tuple[str, str, int]]:
         """How many runs that workers have died with are ready: (queue, workflow, count)."""
         return sorted(tuple(row) for row in await self._fetch("count_suspects"))
@@ -370,7 +376,10 @@ class Queries:
     async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again, keeping its records but those its error belongs to; of a dag run, the
         steps that did not complete. Where it, or they, are ready now. Refused (None) once an undo has begun."""
-        return await self._drive(operating.retry_run, run_id)
+        try:
+            return await self._drive(operating.retry_run, run_id)
+        except DatabaseRefused:  # another run took its name just then, and is seen now
+            return await self._drive(operating.retry_run, run_id)
 
     async def send(self, mail: Mail, again: bool = False, check: bool = False) -> Answer:
         """Put a signal into a run's mailbox and wake the run; refused if the run has ended.

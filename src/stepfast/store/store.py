@@ -27,7 +27,7 @@ from ..model.records import (
 from ..model.rows import DagOutputs
 from ..settings import Settings
 from .answers import NOTHING, Check, Pulse, SchemaState, Transacted, TransportConnection, Wakeups
-from .flows import claims, limits, signals, starts, sweep
+from .flows import claims, limits, signals, sweep, unique
 from .flows.base import Flow, T, ask
 from .flows.flush import flush
 from .flows.graphs import dag_outputs
@@ -117,7 +117,7 @@ class Store(Queries, ABC):
     async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
         """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it. While
         somebody's open transaction holds a key this waits; ``at_once`` it raises ``KeysHeld`` and has done nothing."""
-        return await self._on("start", starts.start, runs)
+        return await self._on("start", unique.start, runs, self._settings.max_signals)
 
     @abstractmethod
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
@@ -138,7 +138,7 @@ class Store(Queries, ABC):
     async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
         """Like ``start``, all or none, unless more than so many would be ready in their queue: QueueFull. One start
         into the queue at a time. Runs whose key is taken are not counted."""
-        return await self._on("start", starts.start_bounded, runs, bound)
+        return await self._on("start", unique.start_bounded, runs, self._settings.max_signals, bound)
 
     # -- operators and senders
 

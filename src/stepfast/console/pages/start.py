@@ -23,6 +23,7 @@ async def start(request: ConsoleRequest) -> Done:
         name,
         input_of(form, definition.input_schema),
         key=form.optional("key"),
+        unique=form.optional("unique"),
         queue=form.optional("queue"),
         priority=0 if priority is None else _whole(priority),
         delay=None if delay is None else span(delay),

@@ -5,7 +5,7 @@ The first state of a run is decided in ``model/transitions/start.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,9 +37,14 @@ def start(runs: Sequence[NewRun]) -> Flow[list[str]]:
 
 def start_bounded(runs: Sequence[NewRun], bound: Bound) -> Flow[list[str]]:
     """Insert runs, all or none, and none if too many would be ready."""
+    return (yield from bounded(lambda: start(runs), runs, bound))
+
+
+def bounded(inserted: Callable[[], Flow[list[str]]], runs: Sequence[NewRun], bound: Bound) -> Flow[list[str]]:
+    """Count what is ready in a queue before and after runs are inserted."""
     yield from ask("lock_queue", bound.queue)
     [(before,)] = yield from ask("count_ready", bound.queue, bound.beyond(len(runs)))
-    ids = yield from start(runs)
+    ids = yield from inserted()
     [(after,)] = yield from ask("count_ready", bound.queue, bound.beyond(len(runs)))
     bound.check(before, after)
     return ids
@@ -53,11 +58,11 @@ def insert_runs(runs: Sequence[NewRun]) -> Flow[bool]:
 
 
 def insert(runs: Sequence[NewRun], seed: str | None = None) -> Flow[bool]:
-    """The rows of runs; whether all of them are new. A run whose id is taken is there already, one whose key is taken
-    is not inserted. Keys are taken in their order, so that two starts never wait for each other in a circle."""
+    """The rows of runs; whether all of them are new. A run whose id is taken is there already, one whose key or name is
+    taken is not inserted. Both are taken in their order, so that two starts never wait for each other in a circle."""
     [(now,)] = yield from ask("now")
-    ordered = sorted(runs, key=_by_key) if len(runs) > 1 and any(run.key is not None for run in runs) else runs
-    if any(run.parent or run.origin or run.graph or run.trace for run in runs):
+    ordered = sorted(runs, key=_by_key) if len(runs) > 1 and any(run.key or run.unique for run in runs) else runs
+    if any(run.parent or run.origin or run.graph or run.trace or run.unique for run in runs):
         started = yield from _insert_linked(ordered, now, seed or new_seed())
     else:
         started = yield from put("start", list(_rows(ordered, now, seed or new_seed())))
@@ -66,7 +71,8 @@ def insert(runs: Sequence[NewRun], seed: str | None = None) -> Flow[bool]:
 
 
 def _by_key(run: NewRun) -> tuple[str, str]:
-    return "" if run.key is None else run.key, run.shape.workflow
+    name = run.key if run.unique is None else run.unique.name
+    return name or "", run.shape.workflow
 
 
 def _owners(runs: Sequence[NewRun]) -> Flow[list[str] | None]:
@@ -146,6 +152,7 @@ def _linked_row(run: NewRun, now: int, number: int, stands: Beginning, common: R
         run.id, run.input, run.key, now * 1000 + number if stands.ready else None, *common, stands.status,
         stands.waiting_for, stands.started_at, stands.ready_at, *(run.parent or (None,) * 4), run.origin, run.trace,
         run.graph, dag_id, dag_step, pending, None if dag_id is None else number,
+        None if run.unique is None else run.unique.name,
     )  # fmt: skip
 
 

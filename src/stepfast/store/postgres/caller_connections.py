@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"%|\$(\d+)")
 
 
 class Foreign:
-    """A connection of another driver. Rows are dicts."""
+    """A connection of another driver."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -39,15 +39,15 @@ class Foreign:
         """Whether the connection is closed."""
         return bool(self.connection.closed)
 
-    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+    async def fetch(self, sql: str, *values: Any) -> list[Row]:
         """The rows of a statement, none if it has none."""
         raise NotImplementedError
 
-    async def execute(self, sql: str, *values: Any) -> None:
-        """Run a statement whose rows nobody wants."""
-        await self.fetch(sql, *values)
+    async def execute(self, sql: str, *values: Any) -> str:
+        """Run a statement whose rows nobody wants; what it has done, as the server says it."""
+        raise NotImplementedError
 
-    async def fetchrow(self, sql: str, *values: Any) -> dict[str, Any] | None:
+    async def fetchrow(self, sql: str, *values: Any) -> Row | None:
         """The first row, if there is one."""
         rows = await self.fetch(sql, *values)
         return rows[0] if rows else None
@@ -55,30 +55,41 @@ class Foreign:
     async def fetchval(self, sql: str, *values: Any) -> Any:
         """The first value of the first row, if there is one."""
         row = await self.fetchrow(sql, *values)
-        return None if row is None else next(iter(row.values()))
+        return None if row is None else row[0]
 
 
 class ForeignAsync(Foreign):
     """An ``AsyncConnection`` of psycopg's, in its own event loop."""
 
-    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+    async def fetch(self, sql: str, *values: Any) -> list[Row]:
         """The rows of a statement."""
         async with self.connection.cursor(row_factory=_as_tuples) as cursor:
             await cursor.execute(_renamed(sql), _named(values))
             return _rows(cursor, await cursor.fetchall() if cursor.description else [])
 
+    async def execute(self, sql: str, *values: Any) -> str:
+        """Run a statement whose rows nobody wants."""
+        async with self.connection.cursor(row_factory=_as_tuples) as cursor:
+            await cursor.execute(_renamed(sql), _named(values))
+            return cursor.statusmessage or ""
+
 
 class ForeignSync(Foreign):
     """A connection that blocks whoever uses it, so it is used in the caller's own thread or in one of its own."""
 
-    async def fetch(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+    async def fetch(self, sql: str, *values: Any) -> list[Row]:
         """The rows of a statement."""
-        return await beside_the_loop(lambda: self._fetch(sql, values), self.connection.cancel)
+        return await beside_the_loop(lambda: self._fetch(sql, values)[0], self.connection.cancel)
 
-    def _fetch(self, sql: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+    async def execute(self, sql: str, *values: Any) -> str:
+        """Run a statement whose rows nobody wants."""
+        return await beside_the_loop(lambda: self._fetch(sql, values)[1], self.connection.cancel)
+
+    def _fetch(self, sql: str, values: Sequence[Any]) -> tuple[list[Row], str]:
         with _plain_cursor(self.connection) as cursor:
             cursor.execute(_renamed(sql), _named(values))
-            return _rows(cursor, cursor.fetchall() if cursor.description else [])
+            rows = _rows(cursor, cursor.fetchall() if cursor.description else [])
+            return rows, cursor.statusmessage or ""
 
 
 def _plain_cursor(connection: Any) -> Any:
@@ -98,9 +109,24 @@ def _as_tuples(_cursor: Any) -> Any:
     return tuple
 
 
-def _rows(cursor: Any, found: Sequence[Any]) -> list[dict[str, Any]]:
-    names = [column[0] for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in found]
+class Row(tuple[Any, ...]):
+    """A row by the numbers of its columns and by their names, as our own driver has it."""
+
+    names: list[str]
+
+    def __getitem__(self, key: Any) -> Any:
+        return tuple.__getitem__(self, self.names.index(key) if isinstance(key, str) else key)
+
+    def values(self) -> Row:
+        """The values of all columns."""
+        return self
+
+
+def _rows(cursor: Any, found: Sequence[Any]) -> list[Row]:
+    names, rows = [column[0] for column in cursor.description or ()], [Row(row) for row in found]
+    for row in rows:
+        row.names = names
+    return rows
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,10 +14,12 @@ from ...model.ids import new_seed
 from ...model.queue_config import Bound
 from ...model.records import NewRun, RunShape
 from ...settings import Settings
-from ..answers import KeysHeld
+from ..answers import KeysHeld, MissingRight
+from ..flows.starts import insert
+from ..flows.unique import apart, start_named
 from .caller_connections import Callers
 from .connections import KeptConnection
-from .transactions import transaction
+from .transactions import Driver, transaction
 
 GLANCE_MS = 100
 """Milliseconds for which a start waits for a lock where others wait behind it."""
@@ -74,20 +76,39 @@ class Starts:
     """Inserts the rows of runs that are started."""
 
     def __init__(
-        self, kept: dict[str, KeptConnection], held: HeldKeys, statements: dict[str, str], batch: int, callers: Callers
+        self,
+        kept: dict[str, KeptConnection],
+        held: HeldKeys,
+        statements: dict[str, str],
+        settings: Settings,
+        callers: Callers,
     ) -> None:
         self._callers = callers
         self._held = held
         self._kept = kept["start"]
         self._kept_for_keys = kept["keyed"]
         self._sql = statements
-        self._batch = batch
+        self._batch = settings.start_batch
+        self._most_signals = settings.max_signals
+        self.driver: Driver
+        """Drives flows; it inserts runs by this."""
+        self._only_inserts = False
+        """Whether our user may insert runs and mail, but change no run."""
 
     async def start(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
-        """All or none. Starts with keys go over a connection of their own, unless they have to wait for somebody's
-        commit; those that have wait apart."""
-        if all(run.key is None for run in runs):
+        """All or none. Starts with keys or names go over a connection of their own, unless they have to wait for
+        somebody's commit; those that have wait apart."""
+        if all(run.key is None and run.unique is None for run in runs):
             return await self._start_without_keys(runs)
+        try:
+            return await self._start_with_keys(runs, at_once)
+        except MissingRight:
+            if self._only_inserts or not any(run.unique for run in runs):
+                raise
+        self._only_inserts = True
+        return await self._start_with_keys(runs, at_once)
+
+    async def _start_with_keys(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
         if not at_once:
             return await self._held.start(lambda connection, longest: self._start_keys(connection, runs, longest))
         async with self._kept_for_keys.use() as connection:
@@ -107,15 +128,23 @@ class Starts:
         """All or none, and none if too many would be ready."""
         return await self._held.start(lambda connection, longest: self._start_keys(connection, runs, longest, bound))
 
-    async def _insert_bounded(self, connection: Any, runs: Sequence[NewRun], bound: Bound) -> None:
+    async def _insert_bounded(self, connection: Any, runs: Sequence[NewRun], bound: Bound) -> dict[str, str] | None:
         count, far = self._sql["count_ready"], bound.beyond(len(runs))
         turn = f"starts {bound.queue}"
         if not await connection.fetch(self._sql["take_turn"], turn):
             await connection.execute(self._sql["make_turn"], turn)
             await connection.fetch(self._sql["take_turn"], turn)
         before = await connection.fetchval(count, bound.queue, far)
-        await self.insert(connection, runs)
+        owners = await self._insert_named(connection, runs, self._only_inserts)
         bound.check(before, await connection.fetchval(count, bound.queue, far))
+        return owners
+
+    async def _insert_named(self, connection: Any, runs: Sequence[NewRun], joins: bool) -> dict[str, str] | None:
+        """The runs, in a transaction that is open; which runs those with names stand for. None: to be begun again."""
+        named, others = apart(runs)
+        if others:
+            await self.insert(connection, others)
+        return (await self.driver.join(connection, start_named(named, self._most_signals, joins))) if named else {}
 
     async def _start_keys(
         self, connection: Any, runs: Sequence[NewRun], longest_ms: int, bound: Bound | None = None
@@ -124,12 +153,12 @@ class Starts:
             try:
                 async with transaction(connection, longest_ms):
                     if bound is None:
-                        await self.insert(connection, runs)
+                        owners = await self._insert_named(connection, runs, self._only_inserts)
                     else:
-                        await self._insert_bounded(connection, runs, bound)
+                        owners = await self._insert_bounded(connection, runs, bound)
             except asyncpg.LockNotAvailableError:
                 raise KeysHeld from None
-            if (ids := await self._resolve_keys(connection, runs)) is not None:
+            if owners is not None and (ids := await self._resolve_keys(connection, runs, owners)) is not None:
                 return ids
         raise _keys_come_and_go()
 
@@ -137,14 +166,17 @@ class Starts:
         """Insert runs in the caller's transaction, or if there is none, in one of its own."""
         async with self._callers.within(connection) as theirs:
             for _ in range(_TRIES):
-                await self.insert(theirs, runs)
-                if (ids := await self._resolve_keys(theirs, runs)) is not None:
+                owners = await self._insert_named(theirs, runs, joins=True)
+                if owners is not None and (ids := await self._resolve_keys(theirs, runs, owners)) is not None:
                     return ids
             raise _keys_come_and_go()
 
-    async def insert(self, connection: Any, runs: Sequence[NewRun]) -> None:
-        """The runs, inside a transaction that is open already."""
+    async def insert(self, connection: Any, runs: Sequence[NewRun]) -> bool:
+        """The runs, inside a transaction that is open already; whether all of those that have a name are new."""
+        if any(run.unique is not None for run in runs):
+            return await self.driver.join(connection, insert(runs))
         await self._insert_all(connection, *_groups(runs))
+        return True
 
     async def _insert_all(self, connection: Any, groups: list[Group], dag_steps: list[NewRun]) -> None:
         for shape, kind, group in groups:
@@ -224,14 +256,13 @@ class Starts:
         columns = zip(*(_dag_step_row(run, first + n) for n, run in enumerate(runs)), strict=True)
         await connection.execute(self._sql["start_dag_steps"], *map(list, columns), first, new_seed())
 
-    async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str] | None:
-        """Which runs have the keys. None: one that had a key when we wanted it was removed since, and the key is free:
-        to be started again."""
+    async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun], owners: dict[str, str]) -> list[str] | None:
+        """Which runs have the keys, beside those that have names. None: one that had a key when
+        we wanted it was removed since, and the key is free: to be started again."""
         keyed: dict[str, list[NewRun]] = {}
         for run in runs:
             if run.key is not None:
                 keyed.setdefault(run.shape.workflow, []).append(run)
-        owners: dict[str, str] = {}
         for workflow, theirs in keyed.items():
             columns = [workflow] * len(theirs), [run.key for run in theirs], [run.id for run in theirs]
             found = {str(row["ours"]): row for row in await connection.fetch(self._sql["by_keys"], *columns)}
@@ -253,7 +284,7 @@ class Starts:
 
 def _keys_come_and_go() -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        "other runs took the key of this start and gave it up again, at every try; start it again"
+        "other runs took the key or the name of this start and gave it up again, at every try; start it again"
     )
 
 

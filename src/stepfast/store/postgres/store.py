@@ -283,8 +283,8 @@ class PostgresStore(Store):
         kept = self._kept = {duty: KeptConnection(self._connector, continuity) for duty in DUTIES}
         callers = self._callers = Callers(self._sql["identity"], self._first_row)
         held = HeldKeys(self._with_connection, settings)
-        self._starts = Starts(kept, held, self._sql, settings.start_batch, callers)
-        driver = self._driver = Driver(self._sql, self._starts)
+        self._starts = Starts(kept, held, self._sql, settings, callers)
+        driver = self._driver = self._starts.driver = Driver(self._sql, self._starts)
         self._flusher = Flusher(kept["flush"], self._sql, driver, continuity)
         self._claims = Claims(kept["claim"], self._sql, settings, driver)
         self._sweeps = Sweeps(kept["sweep"], self._sql, continuity)

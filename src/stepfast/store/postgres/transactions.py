@@ -246,8 +246,9 @@ _OWN_PARTS = re.compile(r"\A((?:--.*\n)*)WITH ")
 class Inserter(Protocol):
     """Starts runs in a transaction that is open."""
 
-    async def insert(self, connection: Any, runs: Sequence[NewRun]) -> None:
-        """Start these runs within the transaction."""
+    async def insert(self, connection: Any, runs: Sequence[NewRun]) -> bool:
+        """Start these runs within the transaction; whether all of those that have a name are new."""
+        ...
 
 
 class Driver:
@@ -327,8 +328,7 @@ class Driver:
         assert not isinstance(request, Commit), "the transaction is not this flow's"
         if self._starts is None:
             return None
-        await self._starts.insert(connection, request.runs)
-        return True
+        return await self._starts.insert(connection, request.runs)
 
 
 def as_columns(arguments: Sequence[Any]) -> Iterator[Any]:

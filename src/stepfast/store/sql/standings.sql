@@ -84,11 +84,12 @@ WHERE s.mail IS NOT NULL AND s.kind IN ('signal', 'question') AND s.status = 'co
 {delete steps by f};
 
 -- name: inherit(u(ended uuid, successor uuid))
--- Runs that go on as another (`u`, just ended, and `u`, just started): the successor has their parent, their tags, and their
--- count of wakes: at none it would not look for the mail that it inherits.
+-- Runs that go on as another (`u`, just ended, and `u`, just started): the successor has their parent, their tags, their name,
+-- and their count of wakes: at none it would not look for the mail that it inherits.
 UPDATE {runs} AS s
 SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
-    reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
+    reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, unique_name = r.unique_name,
+    origin_id = COALESCE(s.origin_id, r.id)
 FROM {rows u} {join} {runs} r ON r.id = u.ended
 WHERE s.id = u.successor;
 

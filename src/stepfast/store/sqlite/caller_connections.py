@@ -19,7 +19,7 @@ from ...model import status
 from ...model.names import SIGNAL_ID
 from ...model.records import Answer, Mail, NewRun
 from ...model.transitions.signals import way_to_signal
-from ..flows.starts import start
+from ..flows.unique import start
 from .connections import bindable, is_busy
 from .ctx_transaction import GuardedConnection
 from .driver import drive
@@ -76,9 +76,11 @@ class Fetched:
         return self._rows[0] if self._rows else None
 
 
-async def start_within(connection: Any, sql: dict[str, str], runs: Sequence[NewRun], troubles: Troubles) -> list[str]:
+async def start_within(
+    connection: Any, sql: dict[str, str], runs: Sequence[NewRun], troubles: Troubles, most: int
+) -> list[str]:
     """Insert runs, all or none."""
-    return await _within(connection, lambda database: drive(database, sql, start(runs)), sql, troubles)
+    return await _within(connection, lambda database: drive(database, sql, start(runs, most, True)), sql, troubles)
 
 
 async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Answer:

@@ -360,7 +360,9 @@ class SqliteStore(Store):
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """Insert runs on the caller's connection, in the caller's thread."""
-        return await caller_connections.start_within(connection, self._sql, runs, self._troubles)
+        return await caller_connections.start_within(
+            connection, self._sql, runs, self._troubles, self._settings.max_signals
+        )
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """A signal on the caller's connection, to be delivered after the commit."""

@@ -91,6 +91,9 @@
 -- A DEBOUNCED start keeps its key in `runs.debounced`: further starts of the key find the run there and put it off,
 -- until a worker first claims it or it ends. That is the condition of an index, so the key is free from that moment on.
 --
+-- A run that was started by a NAME (`unique_name`) has it for as long as it lives: an index over live runs keeps a second
+-- one out, and the transaction that ends the run takes it out of that index. What a run goes on as takes the name over.
+--
 -- DEFINITIONS are what the database knows of the code; a start without the code is checked against them. WORKERS are the
 -- processes that live, each with one heartbeat for all runs it holds. The AUDIT has what operators did in the console.
 -- RUN_VALUES are what a run lets others read while it is under way. STREAMS are what its code sends while it works, one
@@ -192,6 +195,7 @@ CREATE TABLE {runs} (
     forget          text,                 -- JSON: records that a retry executes again
     key             varchar(200),
     debounced       varchar(200),
+    unique_name     varchar(200),
     tags            text,                 -- JSON list
     concurrency_key varchar(200),
     counted_attempt integer,
@@ -226,6 +230,8 @@ CREATE INDEX runs_worker ON {runs} (worker) WHERE worker IS NOT NULL;
 CREATE UNIQUE INDEX runs_key ON {runs} (workflow, key) WHERE key IS NOT NULL;
 CREATE UNIQUE INDEX runs_debounced ON {runs} (workflow, debounced)
     WHERE debounced IS NOT NULL AND started_at IS NULL AND completed_at IS NULL;
+CREATE UNIQUE INDEX runs_unique_name ON {runs} (workflow, unique_name)
+    WHERE unique_name IS NOT NULL AND completed_at IS NULL;
 CREATE INDEX runs_parent ON {runs} (parent_id) WHERE parent_id IS NOT NULL;
 -- For lists. What is in trouble or at rest is found by its status; all else by reading from the newest run back. Lists
 -- leave steps of dags out, and many of them wait.
@@ -540,7 +546,7 @@ SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NUL
 FROM {tries};
 
 CREATE VIEW {runs_readable} AS
-SELECT id, workflow, version, queue, status, reason, waiting_for, priority, attempt, losses, worker, key, parent_id,
+SELECT id, workflow, version, queue, status, reason, waiting_for, priority, attempt, losses, worker, key, unique_name, parent_id,
        CASE WHEN format = 1 THEN {json input} END AS input,
        CASE WHEN output_format = 1 THEN {json output} END AS output,
        CASE WHEN error LIKE '{%' THEN {json error} END AS error,

@@ -18,6 +18,7 @@ ALTER TABLE {runs}
         (counted_attempt = attempt OR (graph IS NOT NULL AND dag_id IS NULL)) THEN 1 END) STORED,
     ADD COLUMN is_counted tinyint AS (CASE WHEN worker IS NOT NULL AND counted_attempt IS NOT NULL THEN 1 END) STORED,
     ADD COLUMN is_unstarted tinyint AS (CASE WHEN started_at IS NULL AND completed_at IS NULL THEN 1 END) STORED,
+    ADD COLUMN is_live tinyint AS (CASE WHEN unique_name IS NOT NULL AND completed_at IS NULL THEN 1 END) STORED,
     ADD COLUMN keyed_lane binary(16) AS (CASE WHEN place IS NOT NULL AND losses < 2 AND concurrency_key IS NOT NULL
         THEN unhex(md5(concat(queue, char(0), workflow))) END) STORED;
 
@@ -28,6 +29,9 @@ CREATE INDEX runs_ready ON {runs} (is_ready, queue, workflow, priority, place);
 
 -- instead of: runs_debounced
 CREATE UNIQUE INDEX runs_debounced ON {runs} (workflow, debounced, is_unstarted);
+
+-- instead of: runs_unique_name
+CREATE UNIQUE INDEX runs_unique_name ON {runs} (workflow, unique_name, is_live);
 
 -- instead of: runs_at_rest
 -- For lists by status. Steps of dags are left out of them. Dag runs under way are found by it, too.
