@@ -38,6 +38,10 @@ def _over(scenario: str, figure: str, other: str, ours: str = "stepfast") -> Cal
     return lambda values: values[scenario][ours][figure] / values[scenario][other][figure]
 
 
+def _cpu_over(scenario: str, side: str, other: str, ours: str = "stepfast") -> Callable[[Values], float]:
+    return _over(scenario, f"{side}-c500" if scenario == "steps" else side, other, ours)
+
+
 def _plain(scenario: str, figure: str, ours: str = "stepfast") -> Callable[[Values], float]:
     return lambda values: values[scenario][ours][figure]
 
@@ -46,11 +50,14 @@ GOALS = (
     Goal("5-step workflows, 500 at once ÷ DBOS", 100, _over("steps", "c500", "dbos")),
     Goal("5-step workflows, 500 at once ÷ Absurd", 20, _over("steps", "c500", "absurd")),
     Goal("5-step workflows, 500 at once ÷ raw SQL coalesced", 0.5, _over("steps", "c500", "raw_coalesced")),
+    Goal("its CPU, client ÷ raw SQL coalesced", 2.05, _cpu_over("steps", "client", "raw_coalesced"), at_least=False),
+    Goal("its CPU, Postgres ÷ raw SQL coalesced", 1.9, _cpu_over("steps", "server", "raw_coalesced"), at_least=False),
     Goal("plain steps ÷ async ones, 500 at once", 0.66, _over("plain", "c500", "stepfast", "stepfast_plain")),
-    Goal("with metrics ÷ without, 5 steps, 500 at once", 0.95, _plain("observed", "steps", "stepfast_observed")),
-    Goal("with metrics ÷ without, noop tasks", 0.95, _plain("observed", "noop", "stepfast_observed")),
-    Goal("a limit that does not bind ÷ no limit", 0.7, _plain("limited", "limited")),
-    Goal("the same with keys", 0.6, _plain("limited", "keys")),
+    Goal("CPU without metrics ÷ with, 5 steps", 0.97, _plain("observed", "steps-cpu", "stepfast_observed")),
+    Goal("CPU without metrics ÷ with, noop tasks", 0.95, _plain("observed", "noop-cpu", "stepfast_observed")),
+    Goal("CPU without a limit ÷ with one that does not bind", 0.7, _plain("limited", "limited-cpu")),
+    Goal("the same with keys", 0.6, _plain("limited", "keys-cpu")),
+    Goal("an unlimited queue beside a blocked one, its CPU", 0.95, _plain("limited", "beside-cpu")),
     Goal("noop tasks ÷ PgQueuer", 1, _over("noop", "rate", "pgqueuer")),
     Goal("noop tasks ÷ raw SQL coalesced", 0.6, _over("noop", "rate", "raw_coalesced")),
     Goal("start → handler p50 ÷ PgQueuer's", 1, _over("latency", "p50", "pgqueuer"), at_least=False),
@@ -63,10 +70,10 @@ GOALS = (
     ),
     Goal("single starts, 100 callers ÷ DBOS", 10, _over("starts", "single", "dbos")),
     Goal("bulk starts, per second", 50_000, _plain("starts", "bulk")),
-    Goal("200 000 finished runs kept, 5 steps ÷ empty", 0.95, _plain("history", "steps-200k")),
-    Goal("200 000 finished runs kept, noop ÷ empty", 0.95, _plain("history", "noop-200k")),
-    Goal("2 000 000 finished runs kept, 5 steps ÷ empty", 0.95, _plain("history", "steps-2M")),
-    Goal("2 000 000 finished runs kept, noop ÷ empty", 0.95, _plain("history", "noop-2M")),
+    Goal("CPU on empty tables ÷ with 200 000 finished runs, 5 steps", 0.95, _plain("history", "steps-200k-cpu")),
+    Goal("CPU on empty tables ÷ with 200 000 finished runs, noop", 0.95, _plain("history", "noop-200k-cpu")),
+    Goal("CPU on empty tables ÷ with 2 000 000 finished runs, 5 steps", 0.95, _plain("history", "steps-2M-cpu")),
+    Goal("CPU on empty tables ÷ with 2 000 000 finished runs, noop", 0.95, _plain("history", "noop-2M-cpu")),
     Goal("noop while 2 000 000 old runs are removed ÷ while they stay", 0.9, _plain("pruning", "noop")),
     Goal("5 steps while 2 000 000 old runs are removed ÷ while they stay", 0.9, _plain("pruning", "steps")),
     Goal("ten tabs of the console, queries per second", 5, _plain("console", "queries"), at_least=False),

@@ -66,6 +66,11 @@ class Work:
     client: float
     server: float | None
 
+    @property
+    def cpu(self) -> float:
+        """Both together, as far as they are known."""
+        return self.client + (self.server or 0)
+
     def figures(self, level: str = "") -> dict[str, float]:
         """The CPU as figures of a scenario; `level` tells several of one scenario apart."""
         return known_figures(**{cpu_key("client", level): self.client, cpu_key("server", level): self.server})
@@ -103,6 +108,11 @@ async def work_off(
         client=used.client_cpu / count * 1e6,
         server=None if used.server_cpu is None else used.server_cpu / count * 1e6,
     )
+
+
+async def at_once() -> bool:
+    """For `work_off`: the last handler's end is the end, on tables in which looking takes long."""
+    return True
 
 
 async def warm(engine: Engine, kind: Kind) -> None:

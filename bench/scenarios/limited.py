@@ -1,22 +1,20 @@
 """Limited queues beside others: what a limit costs its own queue, and that it costs the others nothing.
 
-All figures are shares of an unlimited queue with nothing beside it, taken in turns: of its speed, and of the CPU that a
-run costs client and server there.
+All figures are shares of an unlimited queue with nothing beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from statistics import median
-from typing import NamedTuple, cast
+from typing import cast
 
 import asyncpg
 
 from bench.engines.stepfast import StepfastEngine
 from bench.meter import CpuMeter
 from bench.probe import PROBE
-from bench.scenarios.base import Figure, Figures, Scenario
-from bench.subject import Subject, amount, warm
+from bench.scenarios.base import Figures, Scenario
+from bench.shares import share_figures, shares
+from bench.subject import Subject, Work, amount, warm
 from bench.waiting import handled
 from stepfast import Rate
 
@@ -34,13 +32,6 @@ BLOCKED = """
 """
 
 
-class Take(NamedTuple):
-    """Tasks in a second, and seconds of CPU for one of them; None where the system does not tell the server's."""
-
-    rate: float
-    cpu: float | None
-
-
 async def measure(subject: Subject) -> Figures:
     engine, beside = cast(StepfastEngine, await subject.fresh(0)), cast(StepfastEngine, await subject.fresh(1))
     for each in (engine, beside):
@@ -51,36 +42,22 @@ async def measure(subject: Subject) -> Figures:
     await _block(beside, BACKLOG_QUICK if subject.quick else BACKLOG)
     count = amount(engine, "noop", CONCURRENCY, 0.2 if subject.quick else 2)
     meter = await subject.cpu_meter()
-    ways: dict[str, Callable[[], Awaitable[Take]]] = {
-        "alone": lambda: _take(engine, count, meter, None),
-        LIMITED: lambda: _take(engine, count, meter, LIMITED),
-        KEYED: lambda: _take(engine, count, meter, KEYED, KEYS),
-        RATED: lambda: _take(engine, count, meter, RATED),
-        "beside": lambda: _take(beside, count, meter, None),
-    }
-    takes: dict[str, list[Take]] = {name: [] for name in ways}
-    for _ in range(3 if subject.quick else 7):
-        for name, way in ways.items():
-            takes[name].append(await way())
+    figures = await shares(
+        lambda: _take(engine, count, meter, None),
+        {
+            LIMITED: lambda: _take(engine, count, meter, LIMITED),
+            KEYED: lambda: _take(engine, count, meter, KEYED, KEYS),
+            RATED: lambda: _take(engine, count, meter, RATED),
+            "beside": lambda: _take(beside, count, meter, None),
+        },
+        3 if subject.quick else 7,
+    )
     for each in (engine, beside):
         await each.close()
-    alone = takes.pop("alone")
-    shares = {
-        name: median(take.rate for take in found) / median(a.rate for a in alone) for name, found in takes.items()
-    }
-    return shares | _cpu_shares(alone, takes)
+    return figures
 
 
-def _cpu_shares(alone: list[Take], takes: dict[str, list[Take]]) -> Figures:
-    base = [take.cpu for take in alone if take.cpu is not None]
-    return {
-        f"{name}-cpu": median(base) / median(take.cpu or 0 for take in takes[name])
-        for name in (LIMITED, KEYED, RATED)
-        if base
-    }
-
-
-async def _take(engine: StepfastEngine, count: int, meter: CpuMeter, queue: str | None, keys: int = 1) -> Take:
+async def _take(engine: StepfastEngine, count: int, meter: CpuMeter, queue: str | None, keys: int = 1) -> Work:
     """Work tasks off: their rate from the first that begins until the last has ended, and their CPU."""
     PROBE.reset()
     expected = count // keys * keys
@@ -91,8 +68,11 @@ async def _take(engine: StepfastEngine, count: int, meter: CpuMeter, queue: str 
     async with engine.worker(CONCURRENCY):
         await handled(expected)
     used = meter.read().since(before)
-    cpu = None if used.server_cpu is None else (used.client_cpu + used.server_cpu) / expected
-    return Take(expected / ((PROBE.left[-1] - PROBE.entered[0]) / 1e9), cpu)
+    return Work(
+        rate=expected / ((PROBE.left[-1] - PROBE.entered[0]) / 1e9),
+        client=used.client_cpu / expected * 1e6,
+        server=None if used.server_cpu is None else used.server_cpu / expected * 1e6,
+    )
 
 
 async def _block(engine: StepfastEngine, count: int) -> None:
@@ -109,16 +89,15 @@ async def _block(engine: StepfastEngine, count: int) -> None:
 
 SCENARIO = Scenario(
     name="limited",
-    title="noop tasks, as a share of the speed of an unlimited queue (backlog: 100 000; quick: 5 000)",
-    figures={
-        LIMITED: Figure("limited to 500 at once", "×"),
-        KEYED: Figure("10 at once of 50 keys", "×"),
-        RATED: Figure("a rate that does not bind", "×"),
-        "limited-cpu": Figure("its CPU: unlimited ÷ limited to 500 at once", "×"),
-        "keys-cpu": Figure("its CPU: unlimited ÷ 10 at once of 50 keys", "×"),
-        "rate-cpu": Figure("its CPU: unlimited ÷ a rate", "×"),
-        "beside": Figure("unlimited, beside a blocked backlog", "×"),
-    },
+    title="noop tasks, as a share of an unlimited queue (backlog: 100 000; quick: 5 000)",
+    figures=share_figures(
+        {
+            LIMITED: "limited to 500 at once",
+            KEYED: "10 at once of 50 keys",
+            RATED: "a rate that does not bind",
+            "beside": "unlimited, beside a blocked backlog",
+        }
+    ),
     engines=("stepfast",),
     databases=2,
     timeout=1200,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from bench.checkouts import checkouts
 from bench.option_names import options_of
 from bench.pairs import Comparison
 from bench.runner import ROOT, ChildFailed, measure_in_child
+from bench.shares import shares
+from bench.subject import Work
 
 Check = Callable[[Path], list[str]]
 
@@ -284,6 +287,21 @@ def test_a_ratio_outside_of_the_control_is_a_difference(figure: str, factors: li
     count = len(factors)
     comparison = Comparison(figure, [1.0] * count, factors, [1.0, 1.1, 0.95, 1.05][:count])
     assert comparison.verdict == verdict
+
+
+async def test_shares_are_of_the_takes_of_one_round() -> None:
+    """Whatever the machine does between two rounds, and in which order the takes of a round come."""
+    takes = itertools.count()
+
+    def way(rate: float, cpu: float) -> Callable[[], Awaitable[Work]]:
+        async def take() -> Work:
+            slow = 10 ** (next(takes) // 3)
+            return Work(rate / slow, cpu * slow, None)
+
+        return take
+
+    found = await shares(way(100, 2), {"half": way(50, 8)}, rounds=5)
+    assert found == {"half": 0.5, "half-cpu": 0.25, "control": 1, "control-cpu": 1}
 
 
 def test_options_have_the_name_that_the_version_knows() -> None:
