@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +27,7 @@ from stepfast.run import Run
 from stepfast.testing import crash_everywhere
 from tests.engine.conftest import ON_BOTH, with_settings
 from tests.support.crashing import crash_at, outcome_of
-from tests.support.engine import PATIENCE, Calls, Gate, drained, finished, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, finished, interrupt
 
 LONGEST = 20.0
 """Seconds without an item after which a test gives up."""
@@ -303,6 +305,55 @@ async def test_a_stream_that_filled_up_under_an_earlier_claim_takes_no_more(app:
     with pytest.raises(RunFailed, match="max_stream_items"):
         await run.result(timeout=PATIENCE)
     assert await values(run) == [0, 1, 2, 0, 1]
+
+
+@with_settings(max_stream_items=2, inline_wait=0)
+async def test_only_one_step_is_ended_by_a_stream_that_is_full(app: Stepfast) -> None:
+    @step
+    async def talk() -> None:
+        for number in range(2):
+            stepfast.stream("s").send(number)
+
+    @app.workflow
+    async def chat(ctx: Context) -> str:
+        ctx.stream("s").send("begin")
+        await ctx.sleep(0.05)
+        with pytest.raises(stepfast.StepFailed, match="max_stream_items"):
+            await ctx.step(talk)
+        return await ctx.step("after", lambda: "well")
+
+    assert await (await drained(app, chat)).result(timeout=PATIENCE) == "well"
+
+
+async def test_a_thread_that_returns_has_sent_its_items(app: Stepfast) -> None:
+    """Also if the event loop hears that it has returned, with another, before it hears of the item. So have its lines
+    of the log."""
+    first, second = ThreadGate(), ThreadGate()
+
+    @app.task
+    def returns() -> None:
+        first.passing()
+
+    @app.task
+    def sends() -> None:
+        second.passing()
+        stepfast.stream("s").send("last")
+        logging.getLogger("shop").warning("last line")
+
+    async with app.worker() as worker:
+        run = await app.start(sends)
+        await app.start(returns)
+        await first.reached()
+        await second.reached()
+        threads: Any = worker.duties.executor._threads._threads
+        for gate, count in ((first, 1), (second, 2)):  # while the event loop is held up
+            gate.open()
+            until = time.monotonic() + PATIENCE
+            while len(threads._done) < count:
+                assert time.monotonic() < until
+                time.sleep(0.001)
+        assert await values(run) == ["last"]
+        assert [line.message async for line in run.logs()] == ["last line"]
 
 
 async def test_a_try_that_is_over_sends_nothing(app: Stepfast) -> None:

@@ -51,11 +51,12 @@ class RunLines:
                 return
             self._leaving = True
         if threading.get_ident() == recorder.loop_thread:
-            self._leave()
+            self.leave()
         else:
-            recorder.loop.call_soon_threadsafe(self._leave)
+            recorder.loop.call_soon_threadsafe(self.leave)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Journal what was taken, in the thread of the event loop."""
         with self._lock:
             lines, self._lines = self._lines, []
             logged, self._leaving = self._logged, False

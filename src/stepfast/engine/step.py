@@ -338,10 +338,12 @@ class StepCall(DurableCall[T]):
         return current_call.set(self)
 
     def _raised_by_function(self, error: BaseException) -> Exception | None:
-        """Tell observers what a try has raised: the error, if it is one that a step may raise."""
+        """Tell observers what a try has raised, and journal what it has sent: the error, if a step may raise it."""
         execution = self._execution
         if execution.recorder.step_observers is not None:
             execution.recorder.step_observers.step_raised(self, self._began, error)
+        if execution.own_streams is not None:
+            execution.own_streams.journal()
         if isinstance(error, Exception):
             return error
         if isinstance(error, (asyncio.CancelledError, GeneratorExit)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,14 @@ class RunStreams:
         """Items and bytes that this attempt has sent to each stream."""
         self._counts: dict[tuple[str, str], int] = {}
         """Items of each source of workflow code in each stream, those of earlier attempts included."""
+        self._sent: deque[StreamItem] = deque()
+        """Items that are not journaled yet: a thread may have sent them."""
         self._unsettled = False
         """Whether items may be under way that find no room."""
-        self.full: set[str] = set()
+        self._full: set[str] = set()
         """Streams that had no room for an item."""
+        self._untold: set[str] = set()
+        """Those among them of which the code has not been told."""
 
     def count(self, stream: str, source: str) -> int:
         """Count an item of workflow code: its number among those of its source, from 0."""
@@ -66,10 +71,19 @@ class RunStreams:
     def send(self, item: StreamItem) -> None:
         """Have an item journaled; safe to call from any thread."""
         self._check_room(item.stream, len(item.value or ""))
+        self._sent.append(item)
         if threading.get_ident() == self._recorder.loop_thread:
-            self.append(item)
+            self.journal()
         else:
-            self._recorder.loop.call_soon_threadsafe(self.append, item)
+            self._recorder.loop.call_soon_threadsafe(self.journal)
+
+    def journal(self) -> None:
+        """Journal what was sent and logged, before what comes of it is: the event loop may hear that a thread has
+        returned before it hears of each item."""
+        while self._sent:
+            self.append(self._sent.popleft())
+        if self._execution.own_lines is not None:
+            self._execution.own_lines.leave()
 
     def append(self, item: StreamItem) -> None:
         """Put an item into the journal, in the thread of the event loop."""
@@ -94,16 +108,24 @@ class RunStreams:
 
     async def flush(self) -> None:
         """Wait until everything sent so far is committed."""
+        self.journal()
         entry = self._open = self._entry()
         self._unsettled = False
         await self._execution.journal(entry)
-        if self.full:
-            raise self._has_no_room(min(self.full))
+        if self._untold:
+            untold, self._untold = self._untold, set()
+            raise self._has_no_room(min(untold))
 
     async def settle(self) -> None:
-        """Before the outcome of a step is recorded: learn whether its items had room, where that is not known here."""
-        if self.full or (self._unsettled and not self._exact):
+        """Before an outcome is recorded: learn whether its items had room, where that is not known here."""
+        self.journal()
+        if self._untold or (self._unsettled and not self._exact):
             await self.flush()
+
+    def had_no_room(self, stream: str) -> None:
+        """Note that an item was left out because its stream is full: the next step that ends is told so."""
+        self._full.add(stream)
+        self._untold.add(stream)
 
     def _check_room(self, stream: str, size: int) -> None:
         settings = self._recorder.settings
@@ -113,7 +135,7 @@ class RunStreams:
                 f"{settings.max_stream_item} (setting max_stream_item). Store it elsewhere, and send its address"
             )
         items, total = self._totals.get(stream, (0, 0))
-        if stream in self.full or items >= settings.max_stream_items or total + size > settings.max_stream_bytes:
+        if stream in self._full or items >= settings.max_stream_items or total + size > settings.max_stream_bytes:
             raise self._has_no_room(stream)
         self._totals[stream] = (items + 1, total + size)
 

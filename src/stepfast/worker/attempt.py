@@ -367,7 +367,11 @@ class Attempts:
         if execution.asked is not None and kind.heeds_first and not execution.must_record_first():
             execution.leave_as_requested()
             raise execution.closed or OVER
-        return await kind.perform(execution, partial(self._threads.call, execution))
+        try:
+            return await kind.perform(execution, partial(self._threads.call, execution))
+        finally:
+            if execution.own_streams is not None:
+                execution.own_streams.journal()
 
     async def _load(self, execution: Execution) -> None:
         """The rest of a long history, and what a step sees of its dag run. Without its graph it gives its slot back, so

@@ -446,7 +446,7 @@ class Executor:
         """A stream of a run has no room for what was sent to it."""
         execution = self.slots.find(run_id)
         if execution is not None:
-            execution.streams.full.add(stream)
+            execution.streams.had_no_room(stream)
 
     # -- what operators ask ----------------------------------------------------------------------------------------
 
