@@ -28,6 +28,7 @@ from stepfast.testing import crash_everywhere
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, RELEASED, WAITS, MakeApp
 from tests.support.crashing import crash_at
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, finished, interrupt
+from tests.worker.spying import wrap
 
 pytestmark = ON_BOTH
 
@@ -274,6 +275,58 @@ async def test_values_that_do_not_fit_are_refused_where_they_are_met(app: Stepfa
         with pytest.raises(QuestionRefused, match="does not fit the type"):
             await asyncio.wait_for(asked, PATIENCE)
         assert await run.ask("add", 10, timeout=PATIENCE) == 10
+
+
+@ON_SQLITE
+@WAITS
+@pytest.mark.parametrize("first", [int, str])
+async def test_a_branch_leaves_a_question_to_one_whose_type_it_fits(app: Stepfast, first: type) -> None:
+    async def serve(ctx: Context, type_: type) -> None:
+        question: Question[Any] = await ctx.wait_question("q", type=type_)
+        await question.answer(type_.__name__)
+
+    @app.workflow
+    async def two(ctx: Context) -> None:
+        await ctx.map(serve, [first, str if first is int else int])
+
+    async with app.worker():
+        run = await app.start(two)
+        await eventually(lambda: _waits(run))
+        assert await run.ask("q", "text", timeout=PATIENCE) == "str"
+        assert await run.ask("q", 1, timeout=PATIENCE) == "int"
+
+
+@ON_SQLITE
+async def test_a_refusal_is_made_although_the_wait_is_given_up(app: Stepfast) -> None:
+    cart = shop(app)
+
+    @app.workflow
+    async def hasty(ctx: Context) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                limits.append(limit)
+                await ctx.wait_question("add", type=int)
+        await ctx.call(cart)
+
+    limits: list[asyncio.Timeout] = []
+    run = await app.start(hasty)
+    asked = asyncio.create_task(run.ask("add", "many"))
+    await eventually(lambda: _asked(app, run, 1))
+    gate = Gate()
+
+    async def refuse(call: Any, *args: Any) -> Any:
+        await gate.passing()
+        return await call(*args)
+
+    wrap(await app.store(), "refuse_question", refuse)
+    async with app.worker():
+        await gate.reached()
+        limits[0].reschedule(0)
+        await eventually(limits[0].expired)
+        gate.open()
+        with pytest.raises(QuestionRefused, match="does not fit the type"):
+            await asyncio.wait_for(asked, PATIENCE)
+        await run.cancel()
 
 
 @ON_SQLITE

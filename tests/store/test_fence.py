@@ -7,17 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, Entry
+from stepfast.model.records import Claimed, Entry, QuestionAnswer, StreamItem, StreamItems
 from tests.store.scene import (
     Scene,
     completed,
     failed,
     failed_try,
+    joint,
     move,
     opened,
     retried,
+    signal,
     step,
     under_way,
+    value,
     waiting,
 )
 
@@ -30,6 +33,9 @@ ENTRIES: dict[str, Callable[[Claimed], Entry]] = {
     "next attempt": lambda run: retried(run, forget=[("", 9)]),
     "wait": waiting,
     "release": lambda run: move(run, "queued", delay_ms=0),
+    "mail": lambda run: joint(run, takes=[new_id()]),
+    "value": lambda run: value(run, "key", "1"),
+    "stream": lambda run: StreamItems(run.id, run.claim, 9, 99, [StreamItem(run.id, "s", "/", None, 0, 1, "1", 1)]),
 }
 
 
@@ -53,6 +59,20 @@ async def test_the_owner_may_write(scene: Scene, entry: Callable[[Claimed], Entr
     answer = await scene.flush(entry(run))
     assert answer.lost == set()
     assert await scene.rows.dump() != before
+
+
+async def test_only_the_owner_refuses_a_question(scene: Scene, run: Claimed) -> None:
+    mail = signal(run.id, "q")
+    await scene.store.ask_question(mail)
+    refusal = QuestionAnswer(mail.id, "refused", '"no"', 1)
+    before = await scene.rows.dump()
+    for worker, claim in ((await scene.add_worker(), run.claim), (scene.worker, run.claim - 1)):
+        assert not await scene.store.refuse_question(worker, run.id, claim, refusal)
+    assert not await scene.store.refuse_question(scene.worker, new_id(), run.claim, refusal)
+    assert await scene.rows.dump() == before
+    assert await scene.store.refuse_question(scene.worker, run.id, run.claim, refusal)
+    [row] = await scene.store.questions([mail.id])
+    assert (row.state, (await scene.mailbox(run.id)).mail) == ("refused", [])
 
 
 async def refused(scene: Scene, entry: Entry, worker: str | None = None) -> None:

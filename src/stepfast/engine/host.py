@@ -362,8 +362,8 @@ class StoreQueries:
         """Queue a failed run again, if it can go on."""
         never()
 
-    async def refuse_question(self, run_id: str, refusal: QuestionAnswer) -> None:
-        """Refuse a question in the mailbox of a run."""
+    async def refuse_question(self, run_id: str, claim: int, refusal: QuestionAnswer) -> None:
+        """Refuse a question in the mailbox of a run; LeaseLost if the run was lost."""
         never()
 
     async def callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from ..cancellation import seen
 from ..errors import ContextMisuse, QuestionTimeout, RecordedError
 from ..model import status
 from ..model.names import QUESTION
 from ..model.records import Mail, QuestionAnswer, StepRecord, StepWith
 from .call import DurableCall, call_line, refuse_in_step
 from .history import Cursor
-from .host import current_cursor
+from .host import TURNS, current_cursor
 from .observers import ids_of
 from .outcomes import step_failed
 from .signals import SignalCall
@@ -81,8 +83,17 @@ class QuestionCall(SignalCall[T]):
         return payloads.encode_own(id_) if mail.format == payloads.format else msgspec.json.encode(id_).decode()
 
     async def _leave(self, mail: Mail, problem: str) -> None:
-        """Refuse a question whose value does not fit, because its sender waits."""
+        """Refuse a question whose value does not fit, because its sender waits; unless another branch waits for a
+        question of this name, whose type it may fit."""
         execution = self._execution
+        try:
+            for _ in range(TURNS):  # it may be about to wait: mail comes to all at once
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            execution.inbox.give_back(mail)
+            raise
+        if execution.inbox.hand_over(mail):
+            return
         payloads = execution.recorder.payloads
         text = payloads.encode_own(f"the value does not fit the type that is waited for: {problem}")
         refusal = QuestionAnswer(mail.id, REFUSED, text, payloads.format)
@@ -90,7 +101,10 @@ class QuestionCall(SignalCall[T]):
             "run %s: a question %r was refused, because its value does not fit the type that is waited for",
             execution.run_id, self.name, extra=ids_of(execution, self.name),
         )  # fmt: skip
-        await execution.recorder.queries.refuse_question(execution.run_id, refusal)
+        work = execution.recorder.queries.refuse_question(execution.run_id, execution.claim, refusal)
+        refusing = asyncio.ensure_future(work)
+        refusing.add_done_callback(seen)
+        await asyncio.shield(refusing)  # to the end, also if the code gives this wait up: it is in no mailbox any more
         execution.inbox.gone([mail.id])
 
     def _value(self, record: StepRecord) -> Any:

@@ -109,15 +109,15 @@ class RunMailbox:
 
     def _sort(self, mail: Mail) -> None:
         """To the first who waits for it, or to the rest."""
-        if self._hand_over(mail):
+        if self.hand_over(mail):
             return
         if mail.kind in status.MAIL_ENDS:
             self._ends[mail.id] = mail
         else:
             self._signals.setdefault(mail.name, deque()).append(mail)
 
-    def _hand_over(self, mail: Mail) -> bool:
-        """Give it to the first who waits for it, if anybody does."""
+    def hand_over(self, mail: Mail) -> bool:
+        """Give mail to the first that waits for it and has not refused it; whether there is one."""
         waiting = self._waiters.get((mail.kind, mail.id if mail.kind in status.MAIL_ENDS else mail.name), {})
         for waiter, refused in waiting.items():
             if not waiter.done() and mail.id not in refused:
@@ -157,7 +157,7 @@ class RunMailbox:
     def give_back(self, mail: Mail) -> None:
         """Mail that was taken was not recorded after all; it is the next to be taken, by whoever has begun to wait for
         it meanwhile."""
-        if self._hand_over(mail):
+        if self.hand_over(mail):
             return
         if mail.kind in status.MAIL_ENDS:
             self._ends[mail.id] = mail

@@ -396,9 +396,9 @@ class Queries:
         plans of the waits."""
         return await self._drive(questions.ask_question, mail, self._settings.max_signals, check)
 
-    async def refuse_question(self, run_id: str, refusal: QuestionAnswer) -> None:
-        """Refuse a question that lies in a run's mailbox."""
-        await self._drive(questions.refuse_question, run_id, refusal)
+    async def refuse_question(self, worker: str, run_id: str, claim: int, refusal: QuestionAnswer) -> bool:
+        """Refuse a question in the mailbox of a run; False if the run is not the worker's under this claim any more."""
+        return await self._drive(questions.refuse_question, worker, run_id, claim, refusal)
 
     async def cancel(self, run_id: str) -> Answer:
         """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""

@@ -153,9 +153,12 @@ class StoreQueries(EngineErrands):
             self._runtime.ready(lanes)
         return lanes is not None
 
-    async def refuse_question(self, run_id: str, refusal: QuestionAnswer) -> None:
-        """Refuse a question in the mailbox of a run."""
-        await self._patiently(lambda: self._store.refuse_question(run_id, refusal))
+    async def refuse_question(self, run_id: str, claim: int, refusal: QuestionAnswer) -> None:
+        """Refuse a question in the mailbox of a run; LeaseLost if the run was lost."""
+        me = self._context.me.id
+        if not await self._patiently(lambda: self._store.refuse_question(me, run_id, claim, refusal)):
+            self._runtime.executor.lose(run_id, claim)
+            raise LeaseLost(f"run {run_id} is no longer this worker's (claim {claim})")
         self._runtime.answered()
 
     async def callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:

@@ -62,11 +62,15 @@ def _ask(run: RunState, mail: Mail, most: int, now: int, check: bool) -> Flow[An
     return answer
 
 
-def refuse_question(run_id: str, refusal: QuestionAnswer) -> Flow[None]:
-    """Refuse a question that no code can take, and take its message out of the mailbox."""
-    _, now = yield from lock_run(run_id)
+def refuse_question(worker: str, run_id: str, claim: int, refusal: QuestionAnswer) -> Flow[bool]:
+    """Refuse a question that no code can take, and take its message out of the mailbox; whether the worker still holds
+    the run under this claim. If not, nothing is written: the code that holds it now may take the question."""
+    run, now = yield from lock_run(run_id)
+    if run is None or (run.worker, run.claim) != (worker, claim):
+        return False
     yield from put("take_mail", [(run_id, refusal.id)])
     yield from answer([refusal], now)
+    return True
 
 
 def answer(answers: Sequence[QuestionAnswer], now: int) -> Flow[None]:
