@@ -31,7 +31,100 @@ _GONE_AFTER, _GONE_EVERY = 1.0, 5.0
 was removed has no end."""
 
 
-class KeyWatcher(Generic[K, R]):
+class Poller:
+    """Polls the database for all of a process that wait for something, while there are any. Wake-ups make it poll at
+    once; without them it polls less and less often."""
+
+    _name: str
+    """What it does, for the log."""
+
+    def __init__(
+        self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._switchboard = switchboard
+        self._clock = clock
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+        self._polled_all = float("-inf")
+        """When everything was last polled for, whatever wake-ups have told."""
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Stop, and fail all waits. Return the task, to be cancelled."""
+        self._over = True
+        self._switchboard.unsubscribe(self._woken)
+        self._fail(None)
+        return [] if self._task is None else [self._task]
+
+    def _start(self) -> None:
+        """Poll at once, and from now on."""
+        if self._task is None or self._task.done():
+            self._switchboard.unsubscribe(self._woken)
+            self._switchboard.subscribe(self._woken)
+            self._task = asyncio.create_task(self._poll(), name=f"stepfast-{self._name.split()[-1]}")
+            self._task.add_done_callback(self._stopped)
+        self._look.set()
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """Fail all waits if the task ended by an error or a cancellation. If it ended for lack of waits, a newer wait
+        has started another."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._logger.error("%s: unexpected error", self._name, exc_info=error)
+        if task is self._task:
+            self._switchboard.unsubscribe(self._woken)
+            if error is not None or task.cancelled():
+                self._fail(error)
+
+    async def _poll(self) -> None:
+        wait = _FIRST
+        while self._waits():
+            self._look.clear()
+            every = self._settings.poll_interval if self._hears else self._settings.poll_interval / 2
+            found, everything = False, self._clock.now() - self._polled_all >= every
+            try:
+                found = await self._ask(everything)
+            except AppClosed:
+                raise
+            except (DatabaseUnavailable, SchemaError) as error:
+                self._logger.debug("%s: %s", self._name, error)
+                await self._clock.sleep(0.2)
+            else:
+                self._polled_all = self._clock.now() if everything else self._polled_all
+            wait = _FIRST if found else min(wait * 2, every)
+            try:
+                async with self._clock.timeout(every if self._hears else wait):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    @property
+    def _hears(self) -> bool:
+        """Whether wake-ups tell of what other processes do."""
+        return self._store.can_wake
+
+    def _waits(self) -> bool:
+        """Whether anything is waited for."""
+        raise NotImplementedError
+
+    def _woken(self, wakeups: Wakeups) -> None:
+        """Poll, if what has happened may be what is waited for."""
+        raise NotImplementedError
+
+    async def _ask(self, everything: bool) -> bool:
+        """Resolve what can be resolved, and return whether there was anything. ``everything``: also look for what a
+        wake-up should have told."""
+        raise NotImplementedError
+
+    def _fail(self, error: BaseException | None) -> None:
+        """Fail all waits: by an error, or because the application was closed."""
+        raise NotImplementedError
+
+
+class KeyWatcher(Poller, Generic[K, R]):
     """Resolves waits for things in the database that have keys, with one query for all that wait in this process."""
 
     def __init__(
@@ -40,19 +133,12 @@ class KeyWatcher(Generic[K, R]):
         notified: bool = True,
     ) -> None:  # fmt: skip
         """``find`` returns what there is to return of some keys. ``notified``: other processes notify this one."""
-        self._what = what
+        super().__init__(store, settings, logger, switchboard, clock)
+        self._name = f"watching {what}"
         self._find = find
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._switchboard = switchboard
-        self._clock = clock
         self._closed = closed
         self._notified = notified
         self._waiting: dict[K, set[asyncio.Future[R]]] = {}
-        self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._over = False
 
     async def wait(self, key: K, timeout: float | None) -> R:
         """Return what is found. TimeoutError after ``timeout`` seconds of real time."""
@@ -61,7 +147,6 @@ class KeyWatcher(Generic[K, R]):
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, set()).add(future)
         self._start()
-        self._look.set()
         try:
             done, _ = await asyncio.wait((future,), timeout=timeout)
             if not done:
@@ -78,58 +163,24 @@ class KeyWatcher(Generic[K, R]):
         """Ask the database now."""
         self._look.set()
 
-    def drop(self) -> list[asyncio.Task[None]]:
-        """Stop, and fail all waits. Return the task, to be cancelled."""
-        self._over = True
-        self._switchboard.unsubscribe(self._woken)
-        self._fail(self._closed())
-        return [] if self._task is None else [self._task]
+    @property
+    def _hears(self) -> bool:
+        return self._notified and self._store.can_wake
 
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._switchboard.unsubscribe(self._woken)
-            self._switchboard.subscribe(self._woken)
-            self._task = asyncio.create_task(self._watch(), name=f"stepfast-{self._what}")
-            self._task.add_done_callback(self._stopped)
+    def _waits(self) -> bool:
+        return bool(self._waiting)
 
-    def _stopped(self, task: asyncio.Task[None]) -> None:
-        if task is self._task:
-            self._switchboard.unsubscribe(self._woken)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._logger.error("watching %s: unexpected error", self._what, exc_info=error)
-                self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException | None) -> None:
         for waiters in self._waiting.values():
             for future in waiters:
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(error or self._closed())
 
     def _woken(self, wakeups: Wakeups) -> None:
         if wakeups.streams or wakeups.ended or wakeups.anything:
             self._look.set()
 
-    async def _watch(self) -> None:
-        wait = _FIRST
-        while self._waiting:
-            self._look.clear()
-            found = False
-            try:
-                found = await self._ask()
-            except (DatabaseUnavailable, SchemaError) as error:
-                if isinstance(error, AppClosed):
-                    raise
-                self._logger.debug("watching %s: %s", self._what, error)
-                await self._clock.sleep(0.2)
-            wakes = self._notified and self._store.can_wake
-            wait = _FIRST if found else min(wait * 2, self._settings.poll_interval / 2)
-            try:
-                async with self._clock.timeout(self._settings.poll_interval if wakes else wait):
-                    await self._look.wait()
-            except TimeoutError:
-                pass
-
-    async def _ask(self) -> bool:
+    async def _ask(self, everything: bool) -> bool:
         keys, any_found = list(self._waiting), False
         for start in range(0, len(keys), _MOST_AT_ONCE):
             for key, found in (await self._find(keys[start : start + _MOST_AT_ONCE])).items():
@@ -140,21 +191,16 @@ class KeyWatcher(Generic[K, R]):
         return any_found
 
 
-class Watcher:
+class Watcher(Poller):
     """Resolves the waits for the ends of runs."""
+
+    _name = "watching results"
 
     def __init__(
         self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
     ) -> None:
-        self._store = store
-        self._clock = clock
-        self._settings = settings
-        self._logger = logger
-        self._switchboard = switchboard
+        super().__init__(store, settings, logger, switchboard, clock)
         self._waiting: dict[str, set[asyncio.Future[Outcome]]] = {}
-        self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._over = False
         self._gone_at: dict[str, float] = {}
         """When to check whether a run exists."""
         switchboard.outcomes = self._ended_here
@@ -167,7 +213,6 @@ class Watcher:
         self._waiting.setdefault(run_id, set()).add(future)
         self._gone_at.setdefault(run_id, time.monotonic() + _GONE_AFTER)
         self._start()
-        self._look.set()
         try:
             done, _ = await asyncio.wait((future,), timeout=timeout)
             return future.result() if done else None
@@ -179,34 +224,14 @@ class Watcher:
                     del self._waiting[run_id]
                     self._gone_at.pop(run_id, None)
 
-    def drop(self) -> list[asyncio.Task[None]]:
-        """Stop, and fail all waits. Return the task, to be cancelled."""
-        self._over = True
-        self._switchboard.unsubscribe(self._woken)
-        self._fail(_closed)
-        return [] if self._task is None else [self._task]
+    def _waits(self) -> bool:
+        return bool(self._waiting)
 
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._switchboard.unsubscribe(self._woken)
-            self._switchboard.subscribe(self._woken)
-            self._task = asyncio.create_task(self._watch(), name="stepfast-watch")
-            self._task.add_done_callback(self._stopped)
-
-    def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Fail all waits if the task ended by an error or a cancellation. If it ended for lack of waits, a newer wait
-        has started another."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._logger.error("watching results: unexpected error", exc_info=error)
-        if task is self._task and (error is not None or task.cancelled()):
-            self._fail(_closed if error is None else lambda _: error)
-
-    def _fail(self, error: Callable[[str], BaseException]) -> None:
+    def _fail(self, error: BaseException | None) -> None:
         for run_id, waiters in self._waiting.items():
             for future in waiters:
                 if not future.done():
-                    future.set_exception(error(run_id))
+                    future.set_exception(error or _closed(run_id))
 
     def _woken(self, wakeups: Wakeups) -> None:
         if wakeups.ended or wakeups.anything:
@@ -219,32 +244,11 @@ class Watcher:
             elif move.run_id in self._waiting:
                 self._resolve(Outcome(move.run_id, move.status, move.reason, move.output, move.error, move.format))
 
-    async def _watch(self) -> None:
-        wait = _FIRST
-        while self._waiting:
-            self._look.clear()
-            found = await self._ask()
-            longest = self._settings.poll_interval if self._store.can_wake else self._settings.poll_interval / 2
-            wait = _FIRST if found else min(wait * 2, longest)
-            try:
-                async with self._clock.timeout(longest if self._store.can_wake else wait):
-                    await self._look.wait()
-            except TimeoutError:
-                pass
-
-    async def _ask(self) -> bool:
+    async def _ask(self, everything: bool) -> bool:
         ids = list(self._waiting)
         found = False
         for start in range(0, len(ids), _MOST_AT_ONCE):
-            try:
-                outcomes = await self._store.outcomes(ids[start : start + _MOST_AT_ONCE])
-            except AppClosed:
-                raise
-            except (DatabaseUnavailable, SchemaError) as error:
-                self._logger.debug("watching results: %s", error)
-                await self._clock.sleep(0.2)
-                return False
-            for outcome in outcomes:
+            for outcome in await self._store.outcomes(ids[start : start + _MOST_AT_ONCE]):
                 found = True
                 self._resolve(outcome)
         await self._look_for_gone()

@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from .engine.host import Clock
-from .errors import AppClosed, DatabaseUnavailable, InvalidInput, RunNotFound, SchemaError
+from .errors import AppClosed, InvalidInput, RunNotFound
 from .model.names import LOGS, OWN_STREAMS
 from .model.payload import Payloads
 from .model.stored import moment
+from .results import Poller
 from .settings import Settings
 from .store import Store
 from .store.answers import StreamEnd, StreamRow, Wakeups
@@ -29,8 +30,6 @@ _PAGE = 200
 """Items that a reader gets at once."""
 _LINES = 1000
 """Lines of a log that are read at once."""
-_FIRST = 0.01
-"""Seconds after which is polled again first, where no wake-ups arrive."""
 _OFFSET = re.compile(r"(\d{5})\.(\d{10})")
 
 
@@ -76,38 +75,32 @@ class StreamPage(NamedTuple):
     end: StreamEnd | None = None
 
 
-class StreamPoller:
+class StreamPoller(Poller):
     """Polls for all readers of a process; those at the same place share what is found."""
+
+    _name = "reading streams"
 
     def __init__(
         self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
     ) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._switchboard = switchboard
-        self._clock = clock
+        super().__init__(store, settings, logger, switchboard, clock)
         self._waiting: dict[_Place, asyncio.Future[StreamPage]] = {}
         self._readers: dict[_Place, int] = {}
         self._new: set[str] = set()
         """Runs of which is not known yet whether they have ended."""
-        self._look = asyncio.Event()
         self._ends = False
         """Whether runs may have ended."""
-        self._task: asyncio.Task[None] | None = None
-        self._over = False
 
     async def page(self, place: _Place, timeout: float | None) -> StreamPage | None:
         """The next items at a place, or the end; None if there is neither within the timeout."""
         if self._over:
-            raise AppClosed("the application was closed before the stream had ended; it can be read again")
+            raise _closed()
         future = self._waiting.get(place)
         if future is None:
             future = self._waiting[place] = asyncio.get_running_loop().create_future()
             self._new.add(place.run_id)
         self._readers[place] = self._readers.get(place, 0) + 1
         self._start()
-        self._look.set()
         try:
             done, _ = await asyncio.wait((future,), timeout=timeout)
             return future.result() if done else None
@@ -115,34 +108,15 @@ class StreamPoller:
             self._readers[place] -= 1
             if not self._readers[place]:
                 del self._readers[place]
-                if self._waiting.get(place) is future:
-                    del self._waiting[place]
+                self._waiting.pop(place, None)
 
-    def drop(self) -> list[asyncio.Task[None]]:
-        """Poll no more; readers are told so. The task, to be cancelled."""
-        self._over = True
-        self._switchboard.unsubscribe(self._woken)
-        self._fail(AppClosed("the application was closed before the stream had ended; it can be read again"))
-        return [] if self._task is None else [self._task]
+    def _waits(self) -> bool:
+        return bool(self._waiting)
 
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._switchboard.unsubscribe(self._woken)
-            self._switchboard.subscribe(self._woken)
-            self._task = asyncio.create_task(self._poll(), name="stepfast-streams")
-            self._task.add_done_callback(self._stopped)
-
-    def _stopped(self, task: asyncio.Task[None]) -> None:
-        if task is self._task:
-            self._switchboard.unsubscribe(self._woken)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._logger.error("reading streams: unexpected error", exc_info=error)
-                self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException | None) -> None:
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(error or _closed())
         self._waiting.clear()
 
     def _woken(self, wakeups: Wakeups) -> None:
@@ -151,30 +125,18 @@ class StreamPoller:
         if wakeups.streams or wakeups.ended or wakeups.anything:
             self._look.set()
 
-    async def _poll(self) -> None:
-        wait = _FIRST
-        while self._waiting:
-            self._look.clear()
-            found = False
-            try:
-                found = await self._ask()
-            except AppClosed:
-                raise
-            except (DatabaseUnavailable, SchemaError) as error:
-                self._logger.debug("reading streams: %s", error)
-                await self._clock.sleep(0.2)
-            wakes = self._store.can_wake
-            wait = _FIRST if found else min(wait * 2, self._settings.poll_interval / 2)
-            try:
-                async with self._clock.timeout(self._settings.poll_interval if wakes else wait):
-                    await self._look.wait()
-            except TimeoutError:
-                self._ends = True
-
-    async def _ask(self) -> bool:
+    async def _ask(self, everything: bool) -> bool:
         """Give items to readers, and the end to those for whom there is nothing more."""
-        new, self._new = self._new, set()
-        check, self._ends = self._ends, False
+        new, ends = self._new, self._ends
+        self._new, self._ends = set(), False
+        try:
+            return await self._give_all(new, ends or everything)
+        except BaseException:
+            self._new |= new
+            self._ends |= ends
+            raise
+
+    async def _give_all(self, new: set[str], check: bool) -> bool:
         places = list(self._waiting)
         found = await self._give(places)
         left = [place for place in places if place in self._waiting]
@@ -206,6 +168,10 @@ class StreamPoller:
 
 _GONE = StreamEnd(True, None)
 """A run that is not there."""
+
+
+def _closed() -> AppClosed:
+    return AppClosed("the application was closed before the stream had ended; it can be read again")
 
 
 async def read(

@@ -202,7 +202,7 @@ class _Counted:
                 value, resume = error, self._coroutine.throw
 
 
-SERVICES = frozenset({"stepfast-watch", "stepfast-streams", "stepfast-answers", "stepfast-listen", "stepfast-notify"})
+SERVICES = frozenset({"stepfast-results", "stepfast-streams", "stepfast-answers", "stepfast-listen", "stepfast-notify"})
 """Tasks of an application that is in use, one of each."""
 
 

@@ -178,7 +178,9 @@ CITED = re.compile(r"\b[Rr]ules? (\d+(?:(?:–|, | and )\d+)*)")
 
 
 def written() -> set[int]:
-    return {int(number) for number in re.findall(r"^\| (\d+) \|", (ROOT / "docs/rules.md").read_text(), re.MULTILINE)}
+    numbers = re.findall(r"^\| (\d+) \|", (ROOT / "docs/rules.md").read_text(), re.MULTILINE)
+    assert len(numbers) == len(set(numbers)), "a number is used twice"
+    return {int(number) for number in numbers}
 
 
 def cited(folder: str) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Questions to runs are answered once, refused, or ended with the run; none is lost (rule 60)."""
+"""Questions to runs are answered once, refused, or ended with the run; none is lost (rule 63)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: what runs send while they work arrives once, in order, also when workers die (rule 60)."""
+"""Streams: what runs send while they work arrives once, in order, also when workers die (rule 62)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import stepfast
 from stepfast import (
     Context,
     ContextMisuse,
+    DatabaseUnavailable,
     InvalidInput,
     RunFailed,
     RunNotFound,
@@ -25,9 +26,10 @@ from stepfast import (
 )
 from stepfast.run import Run
 from stepfast.testing import crash_everywhere
-from tests.engine.conftest import ON_BOTH, with_settings
+from tests.engine.conftest import ON_BOTH, MakeApp, with_settings
 from tests.support.crashing import crash_at, outcome_of
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, finished, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, finished, interrupt
+from tests.worker.spying import wrap
 
 LONGEST = 20.0
 """Seconds without an item after which a test gives up."""
@@ -325,10 +327,11 @@ async def test_only_one_step_is_ended_by_a_stream_that_is_full(app: Stepfast) ->
     assert await (await drained(app, chat)).result(timeout=PATIENCE) == "well"
 
 
-async def test_a_thread_that_returns_has_sent_its_items(app: Stepfast) -> None:
+async def test_a_thread_that_returns_has_sent_its_items(make_app: MakeApp) -> None:
     """Also if the event loop hears that it has returned, with another, before it hears of the item. So have its lines
     of the log."""
     first, second = ThreadGate(), ThreadGate()
+    app = make_app(run_logs="INFO")
 
     @app.task
     def returns() -> None:
@@ -353,7 +356,7 @@ async def test_a_thread_that_returns_has_sent_its_items(app: Stepfast) -> None:
                 assert time.monotonic() < until
                 time.sleep(0.001)
         assert await values(run) == ["last"]
-        assert [line.message async for line in run.logs()] == ["last line"]
+        assert [line.message for line in await run.logs()] == ["last line"]
 
 
 async def test_a_try_that_is_over_sends_nothing(app: Stepfast) -> None:
@@ -421,6 +424,40 @@ async def test_readers_of_one_stream_share_the_query(app: Stepfast) -> None:
         gate.open()
         assert {item.value for item in await asyncio.gather(*second)} == {2}
     assert asked < 100
+
+
+async def test_a_reader_comes_to_the_end_while_other_streams_are_busy(app: Stepfast) -> None:
+    """Also if the database was away when the wake-up of the end came."""
+    gate, over = Gate(), asyncio.Event()
+
+    @app.workflow
+    async def quiet(ctx: Context) -> None:
+        await ctx.step("wait", gate.passing)
+
+    @app.task
+    async def busy() -> None:
+        while not over.is_set():
+            stepfast.stream("s").send(1)
+            await asyncio.sleep(0.005)
+
+    async def fail_once(call: Any, *args: Any) -> Any:
+        if failed or not gate._open.is_set():
+            return await call(*args)
+        failed.append(1)
+        raise DatabaseUnavailable("away for a moment")
+
+    failed: list[int] = []
+    async with app.worker():
+        await app.start(busy)
+        run = await app.start(quiet)
+        await gate.reached()
+        reading = asyncio.create_task(values(run))
+        wrap(await app.store(), "stream_ends", fail_once)
+        await eventually(lambda: app._connections.made().streams._waiting)  # type: ignore[union-attr]
+        gate.open()
+        assert await asyncio.wait_for(reading, LONGEST / 2) == []
+        over.set()
+    assert failed
 
 
 async def test_items_go_with_their_run(app: Stepfast) -> None:
