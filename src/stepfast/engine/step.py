@@ -248,6 +248,8 @@ class StepCall(DurableCall[T]):
                 token = self._begin_try(failures + 1)
                 try:
                     try:
+                        if (observers := execution.recorder.step_observers) is not None and observers.step_called:
+                            observers.step_begins(self)  # a lab lets the try fail by this
                         result = await self._call()
                         if execution.own_streams is not None and self.kind != TRANSACTION:  # that is recorded by now
                             await execution.own_streams.settle()
@@ -255,8 +257,8 @@ class StepCall(DurableCall[T]):
                         theirs = self._raised_by_function(error)
                         raise
                     else:
-                        if execution.recorder.step_observers is not None:
-                            execution.recorder.step_observers.step_ends(self, self._began)
+                        if observers is not None:
+                            observers.step_ends(self, self._began)
                     finally:
                         execution.at_work -= 1
                         execution.active[self] = 0.0
@@ -331,9 +333,6 @@ class StepCall(DurableCall[T]):
         self._began = execution.active[self] = execution.clock.now()
         self._calls = number
         self.draws = 0
-        observers = execution.recorder.step_observers
-        if observers is not None and observers.step_called:
-            observers.step_begins(self)
         execution.at_work += 1
         return current_call.set(self)
 
