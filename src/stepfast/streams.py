@@ -257,7 +257,7 @@ async def follow_lines(
     """What a run logs while it works."""
     link, last = run_id, list[LogLine]()
     async for item in read(connected, payloads, run_id, LOGS, None, Any, timeout):
-        last = [_as_line(item.value, item.sent_at)]
+        last = [as_line(item.value, item.sent_at)]
         yield last[0]
     while (end := (await connected.store.stream_ends([link])).get(link)) is not None and end.continuation is not None:
         link = end.continuation
@@ -275,10 +275,10 @@ async def _dropped(connected: Connected, payloads: Payloads, run_id: str, found:
 
 
 def _line(payloads: Payloads, text: str | None, format_: int, sent_at: int) -> LogLine:
-    return _as_line(payloads.shown(text, format_, "a line of the log"), moment(sent_at))
+    return as_line(payloads.shown(text, format_, "a line of the log"), moment(sent_at))
 
 
-def _as_line(value: Any, sent_at: datetime) -> LogLine:
+def as_line(value: Any, sent_at: datetime) -> LogLine:
     """A line as it is stored; what a hand has damaged is shown as it is."""
     said = value if isinstance(value, dict) else {"message": value}
     at, step = said.get("at"), said.get("step")

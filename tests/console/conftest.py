@@ -71,6 +71,17 @@ def shop(url: str, **options: Any) -> Stepfast:
         return await child.result()
 
     @app.workflow(max_attempts=1)
+    async def talks(ctx: Context, number: int) -> None:
+        tokens = ctx.stream("tokens")
+        for each in range(number):
+            tokens.send({"token": each})
+            ctx.log.info("token %d <b>", each)
+        ctx.stream("large").send("x" * 5000)
+        ctx.stream("large").close()
+        await ctx.step("warn", lambda: ctx.log.warning("it is %s", "late"))
+        await ctx.wait_signal("go")
+
+    @app.workflow(max_attempts=1)
     async def many(ctx: Context, number: int) -> int:
         for each in range(number):
             await ctx.step(f"count {each}", abs, each)

@@ -14,6 +14,7 @@ import pytest_asyncio
 from stepfast import Run, Stepfast
 from stepfast.console import console, json_numbers
 from stepfast.console.history import read_history
+from stepfast.model.ids import new_id
 from stepfast.monitoring.text import run_shape
 from stepfast.monitoring.unreadable import UnreadablePayload
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
@@ -409,3 +410,42 @@ async def test_no_form_has_what_no_database_can_hold(scene: Scene) -> None:
     for form in ({"name": "a\0"}, {"name": "a", "value": "\0"}, {"a\0": "b"}, {"name": "x" * 1000, "value": "1"}):
         answer = await scene.client.post(f"/runs/{run_id}/signal", data=form, headers=OWN)
         assert answer.status_code == 400, answer.text
+
+
+# -- streams and logs
+
+
+async def test_what_a_run_has_sent_and_logged(shared_url: str) -> None:
+    async with shop(shared_url, run_logs="INFO") as app:
+        run, quiet = await app.start("talks", 620), await app.start("order", "tea")
+        await app.drain()
+        async with browse(console(app, token=TOKEN)) as client:
+            scene = Scene(app, client, {})
+            about = await page(scene, f"/runs/{run.id}")
+            assert f"/runs/{run.id}/logs" in about and f"/runs/{run.id}/streams" in about
+            assert f"/runs/{quiet.id}/logs" not in await page(scene, f"/runs/{quiet.id}")
+            assert "Nothing was logged" in await page(scene, f"/runs/{quiet.id}/logs")
+            assert "has sent nothing" in await page(scene, f"/runs/{quiet.id}/streams")
+
+            shown = await page(scene, f"/runs/{run.id}/logs")
+            assert "token 619 &lt;b&gt;" in shown and "token 100 " not in shown and 'data-again="' in shown
+            last = await told(scene, f"/runs/{run.id}/logs")
+            assert len(last["lines"]) == 500 and last["lines"][-1]["step"] == "warn" and last["before"] == 122
+            earlier = await told(scene, f"/runs/{run.id}/logs?before=122")
+            assert [earlier["lines"][i]["message"] for i in (0, -1)] == ["token 0 <b>", "token 120 <b>"]
+            warned = await told(scene, f"/runs/{run.id}/logs?level=WARNING")
+            assert [line["message"] for line in warned["lines"]] == ["it is late"]
+            found = await told(scene, f"/runs/{run.id}/logs?text=TOKEN+61")
+            assert len(found["lines"]) == 11
+            assert "No line fits" in await page(scene, f"/runs/{run.id}/logs?text=nowhere")
+
+            assert "tokens (620)" in await page(scene, f"/runs/{run.id}/streams")
+            tokens = await told(scene, f"/runs/{run.id}/streams?name=tokens")
+            assert tokens["streams"] == {"large": 2, "tokens": 620}
+            assert [tokens["items"][i]["value"] for i in (0, -1)] == [{"token": 520}, {"token": 619}]
+            first = await told(scene, f"/runs/{run.id}/streams?name=tokens&before=3")
+            assert [item["number"] for item in first["items"]] == [1, 2] and first["before"] is None
+            large = await page(scene, f"/runs/{run.id}/streams?name=large")
+            assert "5 kB" in large and "the end of the stream" in large and "xxxx" not in large
+            assert (await client.get(f"/runs/{new_id()}/logs")).status_code == 404
+            assert (await client.get(f"/runs/{new_id()}/streams")).status_code == 404

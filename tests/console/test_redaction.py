@@ -301,3 +301,22 @@ async def test_what_is_nested_deeply_is_veiled_too() -> None:
     redactor = Redactor(rule_of(["card"]))
     assert CARD_NUMBER not in str(redactor.value({"card": deep, "other": deep}, "input"))
     assert redactor.text(f"it is {CARD_NUMBER}") == f"it is {HIDDEN}"
+
+
+async def test_nothing_hidden_is_in_streams_and_logs() -> None:
+    app = Stepfast("sqlite://", run_logs="INFO", settings=Settings(inline_wait=0))
+
+    @app.workflow
+    async def talks(ctx: Context, given: dict[str, Any]) -> None:
+        ctx.log.info("charging %s", given["card"]["number"])
+        ctx.stream("cards").send(given)
+        await ctx.wait_signal("go")
+
+    async with app:
+        run = await app.start(talks, CARD)
+        await app.drain()
+        async with browse(console(app, token=TOKEN, redact=["card.number", "digits"])) as client:
+            for page in ("logs", "streams"):
+                for headers in ({}, JSON):
+                    sent = (await client.get(f"/runs/{run.id}/{page}", headers=headers)).text
+                    assert HIDDEN in sent and "zwq-xy" not in sent and str(DIGITS) not in sent, sent

@@ -23,7 +23,7 @@ from ..monitoring.changes import asked_so_far
 from ..store.answers import AuditEntry
 from ..store.readonly import SIGHT, Sight
 from .filters import FIELDS, Filters
-from .pages import bulk, failures, queues, run, runs, schedules, start
+from .pages import bulk, failures, queues, run, runs, schedules, start, streams
 from .pages.admin import audit, system, workers
 from .redaction import Redact, rule_of
 from .refusals import Refused, refusal_of
@@ -55,6 +55,8 @@ ROUTES = (
     Route("/runs", runs.runs),
     Route("/runs/{id}", run.run),
     Route("/runs/{id}/payload", run.payload),
+    Route("/runs/{id}/logs", streams.logs),
+    Route("/runs/{id}/streams", streams.streams),
     Route("/runs/{id}/confirm/{action}", run.confirm),
     _action("/runs/{id}/cancel", run.cancel, "run.cancel"),
     _action("/runs/{id}/pause", run.pause, "run.pause"),

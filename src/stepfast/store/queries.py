@@ -205,7 +205,11 @@ class Queries:
 
     async def stream_names(self, run_id: str) -> list[str]:
         """The names of the streams of a run."""
-        return [row[0] for row in await self._fetch("streams", run_id)]
+        return list(await self.stream_sizes(run_id))
+
+    async def stream_sizes(self, run_id: str) -> dict[str, int]:
+        """The streams of a run, and the numbers of their last items."""
+        return {row[0]: row[1] for row in await self._fetch("streams", run_id)}
 
     async def stream_counts(self, run_id: str, name: str) -> dict[str, int]:
         """How many items the branches of a workflow have sent to a stream."""

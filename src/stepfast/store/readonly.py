@@ -161,6 +161,20 @@ class UnreadSignal(NamedTuple):
     format: int
 
 
+class StreamPart(NamedTuple):
+    """An item of a stream, for people."""
+
+    number: int
+    attempt: int
+    restarted: bool
+    value: str | None
+    """None: it is large, or the end of the stream."""
+    format: int
+    sent_at: int
+    size: int | None
+    """None: it is the end of the stream."""
+
+
 class LeanStep(NamedTuple):
     """A record without the payloads that are large, and how large they are."""
 
@@ -227,6 +241,11 @@ class BaseGlance(Queries):
         ids = sorted(found, reverse=not oldest_first)[: filters.limit]
         rows = {row[0]: row for row in await self._fetch("runs_named", ids)} if ids else {}
         return [rows[run_id] for run_id in ids if run_id in rows]
+
+    async def stream_part(self, run_id: str, name: str, low: int, high: int, large: int) -> list[StreamPart]:
+        """The items of a stream after one number and up to another."""
+        rows = await self._fetch("glance_stream", run_id, name, low, high, large)
+        return [StreamPart(*row)._replace(restarted=bool(row[2])) for row in rows]
 
     # -- finding runs ----------------------------------------------------------------------------------------------
 

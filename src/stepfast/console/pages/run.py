@@ -12,6 +12,7 @@ import msgspec
 from ...errors import RunNotFound
 from ...info import RunInfo, StepInfo
 from ...model import status
+from ...model.names import LOGS
 from ...model.rows import RunRow
 from ...model.status import DAG_STEP
 from ...model.tracebacks import own_code_only
@@ -52,8 +53,11 @@ async def run(request: ConsoleRequest) -> Page:
     why = await aside(redactor, partial(redactor.text, why))
     declared = await graph_of_run(request, history)
     mail = list(Counter(signal.name for signal in signals).items())
+    streams = await (await glance_of(request.reader)).stream_sizes(info.id)
     shown = {
         "run": info,
+        "logs": request.url("runs", info.id, "logs") if LOGS in streams else None,
+        "streams": request.url("runs", info.id, "streams") if streams.keys() - {LOGS} else None,
         "why": why,
         "dag": history.dag,
         "rows": step_rows(request, history),

@@ -32,6 +32,12 @@ SELECT branch, position, name, attempt, number, CASE WHEN octet_length(error) <=
 FROM {tries} WHERE run_id = :run_id AND (branch, position) > (:branch, :position)
 ORDER BY branch, position, attempt, number LIMIT :most;
 
+-- name: glance_stream(run_id, name, low, high, large bigint)
+-- Items of a stream between two numbers; values larger than this (`large` bytes) are left out, and only measured.
+SELECT number, attempt, restarted, CASE WHEN octet_length(value) <= :large THEN value END AS value, format, sent_at,
+       octet_length(value) AS size
+FROM {stream_items} WHERE run_id = :run_id AND name = :name AND number > :low AND number <= :high ORDER BY number;
+
 -- name: glance_step(run_id, branch, position)
 -- One record of a run, with all that it holds.
 SELECT output, arguments, error, format FROM {steps} WHERE run_id = :run_id AND branch = :branch AND position = :position LIMIT 1;
