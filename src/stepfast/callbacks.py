@@ -9,13 +9,14 @@ import msgspec
 
 from .engine.invocation import refuse_in_workflow
 from .engine.outcomes import decode_error
-from .engine.signals import misfit
 from .errors import CallbackDone, CallbackFailed, CallbackNotFound, ConfigurationError, InvalidInput
 from .model import status
 from .model.ids import callback_id
 from .model.payload import Payloads
+from .model.payload_check import first_problem
 from .model.records import CallbackOutcome
 from .model.rows import CallbackRow
+from .model.stored import read_json
 from .store.answers import CallbackAnswer
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ async def complete(connected: Connected, payloads: Payloads, token: str, value: 
     answer = await _end(connected, token, outcome, True)
     if answer.to_check:
         row = answer.row
-        problem = misfit(payloads.plain(outcome.value, outcome.format, "the value"), [f'{{"type":{row.expects}}}'])
+        schema = read_json(row.expects, dict[str, Any], None)
+        plain = payloads.plain(outcome.value, outcome.format, "the value")
+        problem = None if schema is None else first_problem(plain, schema)
         if problem is not None:
             what = f"the value of callback {row.name!r}"
             raise InvalidInput(f"{what} does not fit what is waited for, and was not taken: {problem}")

@@ -303,8 +303,8 @@ class CallbackDone(StepfastError):
 
     def __init__(self, callback: str, run_id: str, state: str) -> None:
         how = {
-            "completed": "has been completed with another value",
-            "failed": "has failed",
+            "completed": "has been completed already",
+            "failed": "has failed already",
             "timed_out": "has timed out",
             "ended": "is open no more, because its run has ended",
         }

@@ -91,7 +91,7 @@ def test_a_callback_is_completed_by_its_token(stepfast: Verbs, shop: Shop) -> No
     assert stepfast("beat", "-", input=f"{token}\n").stdout == "open\n"
     assert stepfast("complete", token, "5").stdout == "completed\n"
     assert stepfast.json("complete", token, "5") == {"state": "completed"}
-    assert "has been completed with another value" in stepfast.error("fail", token, "lost", code=1)
+    assert "has been completed already" in stepfast.error("fail", token, "lost", code=1)
     assert "not both" in stepfast.error("complete", "-", "-", code=2)
     shop.drain("harbour")
     assert stepfast("result", run_id).stdout == "5\n"

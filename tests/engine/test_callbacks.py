@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
+import random
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +15,8 @@ import pytest
 from msgspec import Struct
 
 from stepfast import (
+    Backoff,
+    Callback,
     CallbackDone,
     CallbackFailed,
     CallbackNotFound,
@@ -77,7 +83,7 @@ async def test_a_callback_is_completed_once(app: Stepfast, make_app: MakeApp, ca
         assert await run.result(timeout=PATIENCE) == 5
         await asyncio.to_thread(other.sync.complete, token, {"cents": 5})  # the run has ended: the same answer
         for again in (other.complete(token, {"cents": 6}), other.fail(token, "no"), other.beat(token)):
-            with pytest.raises(CallbackDone, match="has been completed with another value") as done:
+            with pytest.raises(CallbackDone, match="has been completed already") as done:
                 await again
             assert (done.value.state, done.value.run_id) == ("completed", run.id)
     for wrong in ("", "x", token.upper(), token[:-1] + ("0" if token[-1] != "0" else "1")):
@@ -375,6 +381,60 @@ async def test_a_value_that_only_the_code_can_judge_opens_it_again(
         assert await run.result(timeout=PATIENCE) == 9
 
 
+@ON_SQLITE
+async def test_a_wait_that_the_code_gives_up_takes_nothing(app: Stepfast) -> None:
+    tokens: list[str] = []
+    gate = Gate()
+
+    @app.workflow
+    async def impatient(ctx: Context) -> Any:
+        first, second = [await ctx.callback(name, type=int) for name in ("1/pay", "pay")]
+        await ctx.step("hand out", lambda: tokens.extend([first.token, second.token]))
+        found = []
+        for callback in (first, second):
+            try:
+                async with asyncio.timeout(0.02):
+                    await callback.result()
+            except TimeoutError:
+                found.append("late")
+        await ctx.step("stop", gate.passing)
+        return [*found, await first.result(), await second.result()]
+
+    run = await app.start(impatient)
+    await interrupt(app, gate)
+    await app.complete(tokens[0], 1)
+    done = asyncio.create_task(finished(app, run, gate))
+    await app.complete(tokens[1], 2)
+    assert await done == ["late", "late", 1, 2]
+
+
+@ON_SQLITE
+async def test_tokens_are_in_no_error(app: Stepfast, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    tokens: list[str] = []
+
+    @app.workflow(max_attempts=1)
+    async def careless(ctx: Context) -> None:
+        callback = await ctx.callback("payment")
+        tokens.append(callback.token)
+        await ctx.options(retries=1, backoff=Backoff(0.001)).step("send", send, callback.token)
+
+    def send(token: str) -> None:
+        raise ValueError(f"POST https://shop/{token}: 500")
+
+    async with app.worker():
+        run = await app.start(careless)
+        with pytest.raises(RunFailed, match=f"POST https://shop/{callback_id(await _first(tokens))}: 500"):
+            await run.result(timeout=PATIENCE)
+    everything = repr((await run.steps(), await run.activity(), await run.info(), await run.export()))
+    assert tokens[0] not in everything + caplog.text
+
+
+async def _first(tokens: list[str]) -> str:
+    await eventually(lambda: tokens)
+    return tokens[0]
+
+
 class _Backwards:
     def encode(self, data: bytes, /) -> bytes:
         return data[::-1]
@@ -463,3 +523,69 @@ async def test_whatever_crashes_the_outcome_is_the_same(app: Stepfast) -> None:
 
     report = await crash_everywhere(app, two, drive=story)
     assert report.result == [5, "no heartbeat of callback 'late' came within 10 s"]
+
+
+@pytest.mark.parametrize("app", [{"inline_wait": 0.05, "poll_interval": 0.05, "sweep_interval": 0.05}], indirect=True)
+async def test_what_was_accepted_is_what_the_run_sees(app: Stepfast, make_app: MakeApp) -> None:
+    """Holders who contradict each other, workers that die at any flush: a ledger outside has what was accepted."""
+    chance, other = random.Random(1), make_app()
+    tokens: dict[tuple[str, int], str] = {}
+    accepted: dict[str, set[Any]] = defaultdict(set)
+
+    async def outcome_of(callback: Callback[Any]) -> Any:
+        try:
+            return await callback.result()
+        except CallbackFailed as failed:
+            return failed.message
+        except CallbackTimeout:
+            return None
+
+    async def raced(ctx: Context, callback: Callback[Any]) -> Any:
+        return await outcome_of(callback)
+
+    @app.workflow(max_attempts=1)
+    async def several(ctx: Context, seed: int) -> list[Any]:
+        dice, calls = random.Random(seed), []
+        for number in range(3):
+            timeout = dice.choice([None, 0.2, 0.6])
+            callback = await ctx.callback(f"c{number}", timeout=timeout, heartbeat=dice.choice([None, None, 0.4]))
+            assert tokens.setdefault((ctx.run_id, number), callback.token) == callback.token
+            calls.append(callback)
+        await ctx.sleep(dice.choice([0, 0.1, 0.5]))
+        try:
+            await ctx.first(paid=calls[0].result(), late=ctx.sleep(dice.choice([0, 0.05])))
+        except (CallbackFailed, CallbackTimeout):
+            pass
+        return await ctx.map(lambda ctx, n: raced(ctx, calls[n]), [0, 1, 2])
+
+    async def hold(app: Stepfast, dice: random.Random) -> None:
+        while True:
+            await asyncio.sleep(dice.random() / 200)
+            for token in dice.sample(sorted(tokens.values()), min(3, len(tokens))):
+                with contextlib.suppress(CallbackDone):
+                    if (act := dice.random()) < 0.3:
+                        await app.beat(token)
+                    elif act < 0.7:
+                        await app.complete(token, value := dice.randrange(3))
+                        accepted[token].add(value)
+                    else:
+                        await app.fail(token, text := dice.choice("ab"))
+                        accepted[token].add(text)
+
+    runs = await app.start_many(several, list(range(25)))
+    holders = [asyncio.create_task(hold(who, random.Random(n))) for n, who in enumerate((app, other, other))]
+    try:
+        for _ in range(12):
+            when = functools.partial(lambda left, _: next(left, True), iter([False] * chance.randrange(1, 8)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await crash_at(app, when, written=chance.random() < 0.5)
+        async with app.worker():
+            for run in runs:
+                found = await run.result(timeout=PATIENCE)
+                ledger = [accepted[tokens[run.id, number]] for number in range(3)]
+                assert [set() if value is None else {value} for value in found] == ledger
+    finally:
+        for holder in holders:
+            holder.cancel()
+        await asyncio.gather(*holders, return_exceptions=True)

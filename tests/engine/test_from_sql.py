@@ -504,7 +504,7 @@ async def test_callbacks_are_ended_by_sql(make_app: MakeApp, sql: Any) -> None:
         await sql.execute("SELECT stepfast.complete($1, $2)", token, value)
         await app.complete(token, {"id": "o-1", "cents": 5})
         for other in ("complete($1, '1')", "fail($1, 'no')", "beat($1)"):
-            await refused("55000", "has been completed with another value", other, token)
+            await refused("55000", "has been completed already", other, token)
         run, token = await started()
         await refused("22023", "a text that says why", "fail($1, NULL)", token)
         for _ in range(2):

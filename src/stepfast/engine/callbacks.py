@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALLBACK = "callback"
+_ASK_AGAIN_MS = 500
+"""How long after a question about a callback the next one is asked at the earliest."""
 
 
 class CallbackPlan(NamedTuple):
@@ -123,12 +125,11 @@ class CallbackResultCall(DurableCall[T]):
             recall_ends(execution)
         mail = await self._outcome_of_callback()
         while mail.error is None and not self._fits(mail):
-            if not await execution.recorder.queries.reject_callback(id_):
+            execution.inbox.forget(id_)  # another value comes by the same id
+            if not await execution.recorder.queries.reject_callback(id_, mail.value):
                 break  # it is on record already, by code with another annotation
             self._tell_misfit()
-            await execution.waits.reader.look_afresh()  # one that is under way may bring the same again
-            execution.inbox.forget(id_)
-            await execution.waits.reader.look_afresh()
+            await execution.waits.reader.look_afresh()  # a look that was under way may have brought the same again
             mail = await self._outcome_of_callback()
         if not self._has_won():
             await self._lost(mail)
@@ -160,6 +161,8 @@ class CallbackResultCall(DurableCall[T]):
                 if row is None or row.state != status.OPEN:
                     return self._end_of(row)
                 due_at = row.due_at
+                if due_at is not None:  # another transaction may hold it, and its time be up
+                    due_at = max(due_at, execution.database_now() + _ASK_AGAIN_MS)
             what = f"{status.WAITING_CALLBACK}:{self.name}"
             mail = await execution.waits.mail(status.MAIL_CALLBACK, id_, due_at, what, self.group)
             ask = True

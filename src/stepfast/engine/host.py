@@ -370,7 +370,7 @@ class StoreQueries:
         """How a callback stands that the run waits for: its time may be up."""
         never()
 
-    async def reject_callback(self, id_: str) -> bool:
+    async def reject_callback(self, id_: str, value: str | None) -> bool:
         """Open a callback again whose value does not fit; False if it was taken."""
         never()
 

@@ -43,7 +43,7 @@ from ..model.events import (
     StepRefused,
     TryFailed,
 )
-from ..model.ids import made_at
+from ..model.ids import made_at, without_tokens
 from ..model.records import Claimed, Mail, NewRun, StepDone, Transition, Unique
 from ..model.tracebacks import own_code_only, own_frames
 from .history import STEP, UNDO
@@ -260,7 +260,7 @@ def step_of(error: BaseException) -> str | None:
 def _why(execution: Execution, error: BaseException) -> str:
     """The class and the first line of the message. Without messages, the class, and which step it came from."""
     if execution.recorder.settings.log_errors:
-        return sentence(error, type_name(error))
+        return without_tokens(sentence(error, type_name(error)), execution.tokens)
     record, name = ending_record(error), type_name(error)
     return f"{name} (step {record.step!r}: {record.error_type})" if isinstance(record, StepFailed) else name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from ..errors import (
 from ..model import status
 from ..model.backoff import Backoff, is_retryable, own_delay, retry_delay
 from ..model.graph import Graph, Settled
+from ..model.ids import without_tokens
 from ..model.payload import Payloads
 from ..model.records import Claimed, NewRun, Transition
 from ..model.transitions.operator import may_have_acted
@@ -300,10 +301,14 @@ def _whole_traceback(error: BaseException) -> str:
     return f"{origin}\n{_CAUSED}\n{trace}" if origin else trace
 
 
-def encode_error(error: BaseException, payloads: Payloads) -> str:
-    """The stored text of an error. It always succeeds: an error that cannot be kept must not wedge its run."""
+def encode_error(error: BaseException, payloads: Payloads, tokens: Mapping[str, str] | None = None) -> str:
+    """The stored text of an error, with what is stored of tokens of callbacks in place of these. It always succeeds: an
+    error that cannot be kept must not wedge its run."""
     try:
-        return payloads.encode_own(describe(error))
+        kept = describe(error)
+        if tokens:
+            kept |= {word: without_tokens(kept[word], tokens) for word in ("message", "traceback")}
+        return payloads.encode_own(kept)
     except Exception as trouble:  # the application's codec; the text may hold what it was to hide
         why = f"(the codec raised {type(trouble).__name__}, so the message is not kept)"
         kept = {"type": type_name(error), "message": why, "traceback": None, "retryable": is_retryable(error)}

@@ -486,7 +486,7 @@ class StepCall(DurableCall[T]):
 
     async def _record_failed(self, error: BaseException, calls: int) -> NoReturn:
         execution = self._execution
-        text = encode_error(error, execution.recorder.payloads)
+        text = encode_error(error, execution.recorder.payloads, execution.tokens)
         execution.journal_note(self._failed_try(text, calls, 0, self._encoded_arguments()))
         await self._record_outcome(self._made(status.FAILED, None, text))
         raise AssertionError("the record of a failure raises it")
@@ -521,7 +521,7 @@ class StepCall(DurableCall[T]):
     async def _record_try(self, error: BaseException, failures: int, retry_ms: int) -> int:
         """Journal a failed try before the next one; when that is due."""
         execution = self._execution
-        self._last_error = text = encode_error(error, execution.recorder.payloads)
+        self._last_error = text = encode_error(error, execution.recorder.payloads, execution.tokens)
         now = await execution.journal(self._failed_try(text, failures, retry_ms, self._encoded_arguments()))
         if execution.asked is not None:
             await execution.apply_pending_request()

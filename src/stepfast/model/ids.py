@@ -116,7 +116,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 def callback_token(secret: str, run_id: str, branch: str, position: int, name: str) -> str:
     """The token of the callback that is made at an address in the code of a run: the same on every replay. Only who
     knows the secret of the run can work it out."""
-    made = f"callback/{run_id}/{branch}/{position}/{name}"
+    made = "\0".join(("callback", run_id, branch, str(position), name))  # which no name holds
     return hashlib.blake2b(made.encode(), key=secret.encode(), digest_size=16).hexdigest()
 
 
@@ -131,8 +131,10 @@ def callback_id(token: object) -> str | None:
 _POSSIBLE_TOKEN = re.compile(r"(?=([0-9a-f]{32}))")
 
 
-def without_tokens(text: str, tokens: Mapping[str, str]) -> str:
+def without_tokens(text: str, tokens: Mapping[str, str] | None) -> str:
     """A text with what is stored of tokens in place of these."""
+    if not tokens:
+        return text
     for token in {found[1] for found in _POSSIBLE_TOKEN.finditer(text)} & tokens.keys():
         text = text.replace(token, tokens[token])
     return text

@@ -250,9 +250,9 @@ class Queries:
         attempt had no value of is open again."""
         return await self._drive(callbacks.look, id_, claim, attempt)
 
-    async def reject_callback(self, id_: str) -> bool:
+    async def reject_callback(self, id_: str, value: str | None) -> bool:
         """Open a callback again whose value does not fit; False if its run has taken the value."""
-        return await self._drive(callbacks.reject, id_)
+        return await self._drive(callbacks.reject, id_, value)
 
     async def callbacks_of(self, run_id: str, limit: int = 50) -> list[CallbackRow]:
         """The callbacks of a run, the newest first."""

@@ -450,7 +450,7 @@ class Attempts:
         execution.error_type = type_name(error)
         claimed, options = execution.claimed, execution.workflow.options
         if execution.asked == status.ASK_CANCEL and not claimed.undoing:
-            self._leaving.note_attempt(execution, encode_error(error, self._payloads))
+            self._leaving.note_attempt(execution, encode_error(error, self._payloads, execution.tokens))
             await self._leaving.leave(execution, outcomes.cancelled(execution))
             return
         allowed = claimed.max_attempts or options.max_attempts or self._settings.max_attempts
@@ -459,7 +459,7 @@ class Attempts:
         if verdict.delay is None:
             await self.fail(execution, error, verdict.reason)
             return
-        text = encode_error(error, self._payloads)
+        text = encode_error(error, self._payloads, execution.tokens)
         self._leaving.note_attempt(execution, text)
         tell_attempt(execution, error, verdict.delay)
         if self._observers is not None:
@@ -470,7 +470,7 @@ class Attempts:
     async def fail(self, execution: Execution, error: Exception, reason: str) -> None:
         """There is no further attempt."""
         execution.error_type = type_name(error)
-        text = encode_error(error, self._payloads)
+        text = encode_error(error, self._payloads, execution.tokens)
         move = outcomes.failed(execution, text, reason, error, self._payloads.format)
         if reason != status.REASON_NON_DETERMINISM and execution.claimed.dag_step is not None:
             await self._catch(execution, error, move)
@@ -517,7 +517,9 @@ class Attempts:
         error = StepfastError(f"an internal error of Stepfast ended the run (please report it): {sentence(bug)}")
         move = outcomes.broken(execution, None, FORMAT)
         with contextlib.suppress(Exception):  # it may be the application's codec that is broken
-            move = outcomes.broken(execution, encode_error(error, self._payloads), self._payloads.format)
+            move = outcomes.broken(
+                execution, encode_error(error, self._payloads, execution.tokens), self._payloads.format
+            )
         await self._leaving.leave(execution, move)
 
 

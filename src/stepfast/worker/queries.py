@@ -166,9 +166,9 @@ class StoreQueries(EngineErrands):
         row: CallbackRow | None = await self._patiently(lambda: self._store.look_at_callback(id_, claim, attempt))
         return row
 
-    async def reject_callback(self, id_: str) -> bool:
+    async def reject_callback(self, id_: str, value: str | None) -> bool:
         """Open a callback again whose value does not fit."""
-        return bool(await self._patiently(lambda: self._store.reject_callback(id_)))
+        return bool(await self._patiently(lambda: self._store.reject_callback(id_, value)))
 
     async def send_signal(self, mail: Mail) -> None:
         """Send a signal to a run, once: its id is given."""

@@ -51,10 +51,13 @@ def beat(id_: str) -> Flow[CallbackAnswer | None]:
 
 def look(id_: str, claim: int, attempt: int) -> Flow[CallbackRow | None]:
     """A callback as it stands for its run, which waits for it: its time may be up. For a later attempt one that had no
-    value is open again, with its whole time; that it failed is taken from the mailbox first."""
-    found = yield from _locked(id_)
+    value is open again, with its whole time; that it failed is taken from the mailbox first. While another transaction
+    holds it, nothing is decided."""
+    found = yield from _locked(id_, "lock_free_callback")
     if found is None:
-        return None
+        rows = yield from ask("callback", id_)
+        other = CallbackRow(*rows[0]) if rows else None
+        return other if other is None or other.state == COMPLETED else other._replace(state=OPEN)
     row, run, now = found
     late = row.is_late(now)
     if run.claim != claim or row.state == COMPLETED:
@@ -67,22 +70,25 @@ def look(id_: str, claim: int, attempt: int) -> Flow[CallbackRow | None]:
     return row
 
 
-def reject(id_: str) -> Flow[bool]:
-    """Open a callback again whose value does not fit, and take that out of the mailbox. False: its run has taken it."""
+def reject(id_: str, value: str | None) -> Flow[bool]:
+    """Open a callback again whose value does not fit, and take that out of the mailbox, unless that is done, and
+    perhaps another value is there by now. False: its run has taken it."""
     found = yield from _locked(id_)
     if found is None:
         return False
     row, run, now = found
+    if row.state != COMPLETED or row.value != value:
+        return True
     if not (yield from put("take_mail", [(run.id, id_)])):
         return False
     yield from put("open_callback", [(id_, row.attempt, row.opened_at, now)])
     return True
 
 
-def _locked(id_: str) -> Flow[tuple[CallbackRow, RunState, int] | None]:
+def _locked(id_: str, by: str = "lock_callback") -> Flow[tuple[CallbackRow, RunState, int] | None]:
     """A callback and its run, locked in this order: the transaction of a caller may hold the callback for long, and is
     not waited for with the lock of the run in hand."""
-    rows = yield from ask("lock_callback", id_)
+    rows = yield from ask(by, id_)
     if not rows:
         return None
     row = CallbackRow(*rows[0])

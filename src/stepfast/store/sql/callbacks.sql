@@ -8,6 +8,18 @@ SELECT c.id::text AS id, c.run_id::text AS run_id, c.name, c.state, c.value, c.e
        c.heartbeat_ms, c.attempt, c.opened_at, c.beat_at, c.ended_at
 FROM {callbacks} c WHERE c.id = :id {lock c};
 
+-- name: lock_free_callback(id)
+-- The same, unless another transaction holds it.
+SELECT c.id::text AS id, c.run_id::text AS run_id, c.name, c.state, c.value, c.error, c.format, c.expects, c.timeout_ms,
+       c.heartbeat_ms, c.attempt, c.opened_at, c.beat_at, c.ended_at
+FROM {callbacks} c WHERE c.id = :id {lock c skip};
+
+-- name: callback(id)
+-- The same, not locked.
+SELECT c.id::text AS id, c.run_id::text AS run_id, c.name, c.state, c.value, c.error, c.format, c.expects, c.timeout_ms,
+       c.heartbeat_ms, c.attempt, c.opened_at, c.beat_at, c.ended_at
+FROM {callbacks} c WHERE c.id = :id;
+
 -- name: callbacks_of(run_id, most)
 -- The callbacks of a run, for people, the newest first.
 SELECT c.id::text AS id, c.run_id::text AS run_id, c.name, c.state, c.value, c.error, c.format, c.expects, c.timeout_ms,

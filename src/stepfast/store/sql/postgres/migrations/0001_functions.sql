@@ -630,8 +630,8 @@ BEGIN
     ELSIF found.state = sql_callback.outcome THEN
         RETURN found;
     END IF;
-    stands := CASE WHEN found.state = 'completed' THEN 'has been completed with another value'
-                   WHEN found.state = 'failed' THEN 'has failed'
+    stands := CASE WHEN found.state = 'completed' THEN 'has been completed already'
+                   WHEN found.state = 'failed' THEN 'has failed already'
                    WHEN found.state <> 'open' THEN 'has timed out'
                    WHEN is_over THEN 'is open no more, because its run has ended'
                    WHEN LEAST(found.opened_at + found.timeout_ms, found.beat_at + found.heartbeat_ms) <= {now}
