@@ -58,6 +58,8 @@ GOALS = (
     Goal("CPU without a limit ÷ with one that does not bind", 0.7, _plain("limited", "limited-cpu")),
     Goal("the same with keys", 0.6, _plain("limited", "keys-cpu")),
     Goal("an unlimited queue beside a blocked one, its CPU", 0.95, _plain("limited", "beside-cpu")),
+    Goal("items of streams ÷ DBOS", 50, _over("streams", "rate", "dbos")),
+    Goal("from send to reader p99, ms", 50, _plain("streams", "p99"), at_least=False),
     Goal("noop tasks ÷ PgQueuer", 1, _over("noop", "rate", "pgqueuer")),
     Goal("noop tasks ÷ raw SQL coalesced", 0.6, _over("noop", "rate", "raw_coalesced")),
     Goal("start → handler p50 ÷ PgQueuer's", 1, _over("latency", "p50", "pgqueuer"), at_least=False),

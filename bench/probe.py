@@ -10,6 +10,10 @@ import asyncio
 from time import perf_counter_ns
 
 STEPS = 5
+ITEMS = 1000
+"""Items that a run of the kind `stream` sends from its one step."""
+TRICKLE, PAUSE = 200, 0.01
+"""Items that a run of the kind `trickle` sends, and seconds between two."""
 
 
 class Probe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import ClassVar, Literal
 
@@ -10,7 +11,7 @@ import asyncpg
 
 from bench.waiting import until
 
-Kind = Literal["noop", "steps", "hold"]
+Kind = Literal["noop", "steps", "hold", "stream", "trickle"]
 
 
 class Engine(ABC):
@@ -62,6 +63,10 @@ class Engine(ABC):
     async def finish(self, handle: object) -> None:
         """Wait until a run started by `start` is recorded as finished."""
         raise NotImplementedError(f"{type(self).__name__} has no way to wait for one run")
+
+    def follow(self, handle: object) -> AsyncIterator[int]:
+        """The items of the stream of a run that was started by `start`, while it works."""
+        raise NotImplementedError(f"{type(self).__name__} has no streams")
 
     async def start_later(self, kind: Kind, count: int, delay: float) -> None:
         """Start runs that wait for their time."""

@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from time import perf_counter_ns, sleep
 from typing import Any, ClassVar
 
 from dbos import DBOS, DBOSClient, DBOSConfig
 
 from bench.engines.base import Kind, PostgresEngine
-from bench.probe import PROBE, STEPS
+from bench.probe import ITEMS, PAUSE, PROBE, STEPS, TRICKLE
 
 QUEUE = "bench"
 POOL = 8
@@ -43,10 +44,41 @@ def steps(sent: int) -> int:
     return value
 
 
+@DBOS.step()
+def stream_out() -> None:
+    """Send many items as fast as they can be sent."""
+    for number in range(ITEMS):
+        DBOS.write_stream("items", number)
+
+
+@DBOS.step()
+def trickle_out() -> None:
+    """Send an item now and then: the time at which it was sent."""
+    for _ in range(TRICKLE):
+        sleep(PAUSE)
+        DBOS.write_stream("items", perf_counter_ns())
+
+
+@DBOS.workflow(name="stream")
+def stream(sent: int) -> None:
+    """A workflow that sends many items."""
+    entered = PROBE.enter(sent)
+    stream_out()
+    PROBE.leave(entered)
+
+
+@DBOS.workflow(name="trickle")
+def trickle(sent: int) -> None:
+    """A workflow that sends an item now and then."""
+    trickle_out()
+    DBOS.close_stream("items")
+
+
 class DbosEngine(PostgresEngine):
     """Runs are enqueued by a client and dequeued by a process that polls every 10 ms."""
 
-    pace: ClassVar[dict[Kind, int]] = {"noop": 300, "steps": 40}
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"noop", "steps", "stream", "trickle"})
+    pace: ClassVar[dict[Kind, int]] = {"noop": 300, "steps": 40, "stream": 1}
     busy_sql: ClassVar[str] = "SELECT 1 FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING') LIMIT 1"
     seed_sql: ClassVar[str] = """
         CREATE TEMP TABLE made AS
@@ -85,6 +117,11 @@ class DbosEngine(PostgresEngine):
 
     async def finish(self, handle: Any) -> None:
         await self._call(lambda: handle.get_result(polling_interval_sec=0.01))
+
+    async def follow(self, handle: Any) -> AsyncIterator[int]:
+        items = self._client.read_stream(handle.workflow_id, "items", polling_interval_sec=0.01)
+        while (item := await self._call(next, items, None)) is not None:
+            yield item
 
     @asynccontextmanager
     async def worker(self, concurrency: int) -> AsyncIterator[None]:

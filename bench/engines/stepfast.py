@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import stepfast
 from bench.engines.base import Kind, PostgresEngine
-from bench.probe import PROBE, STEPS, work
+from bench.probe import ITEMS, PAUSE, PROBE, STEPS, TRICKLE, work
 from stepfast import Context, Stepfast, step
 
 if TYPE_CHECKING:
     from stepfast.telemetry import Observer
 
 one = step()(work)
+
+
+@step
+async def stream_out(_: int) -> None:
+    """Send many items as fast as they can be sent."""
+    out = stepfast.stream("items")
+    for number in range(ITEMS):
+        out.send(number)
+
+
+@step
+async def trickle_out(_: int) -> None:
+    """Send an item now and then: the time at which it was sent."""
+    out = stepfast.stream("items")
+    for _number in range(TRICKLE):
+        await asyncio.sleep(PAUSE)
+        out.send(perf_counter_ns())
+
+
 CALLERS = 500
 
 
@@ -23,8 +45,8 @@ class StepfastEngine(PostgresEngine):
     piece: ClassVar[Any] = one
     """The function of each step."""
 
-    kinds: ClassVar[frozenset[Kind]] = frozenset({"noop", "steps", "hold"})
-    pace: ClassVar[dict[Kind, int]] = {"noop": 15000, "steps": 5000, "hold": 1000}
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"noop", "steps", "hold", "stream", "trickle"})
+    pace: ClassVar[dict[Kind, int]] = {"noop": 15000, "steps": 5000, "hold": 1000, "stream": 20}
     busy_sql: ClassVar[str] = """
         SELECT 1 WHERE EXISTS (SELECT FROM stepfast.runs WHERE worker IS NOT NULL)
             OR EXISTS (SELECT FROM stepfast.runs WHERE place IS NOT NULL AND losses < 2)
@@ -78,7 +100,19 @@ class StepfastEngine(PostgresEngine):
             await PROBE.release.wait()
             PROBE.leave(entered)
 
-        self._flows: dict[Kind, Any] = {"noop": noop, "steps": steps, "hold": hold}
+        @self.app.workflow()
+        async def stream(ctx: Context, sent: int) -> None:
+            entered = PROBE.enter(sent)
+            await ctx.step(stream_out, 0)
+            PROBE.leave(entered)
+
+        @self.app.workflow()
+        async def trickle(ctx: Context, sent: int) -> None:
+            await ctx.step(trickle_out, 0)
+
+        self._flows: dict[Kind, Any] = {
+            "noop": noop, "steps": steps, "hold": hold, "stream": stream, "trickle": trickle,
+        }  # fmt: skip
 
     async def start(self, kind: Kind, sent: int) -> object:
         return await self.app.start(self._flows[kind], sent)
@@ -93,6 +127,10 @@ class StepfastEngine(PostgresEngine):
 
     async def finish(self, handle: Any) -> None:
         await handle.result()
+
+    async def follow(self, handle: Any) -> AsyncIterator[int]:
+        async for item in handle.stream("items"):
+            yield item.value
 
     async def all_ended(self) -> bool:
         """Whether every run is recorded as ended, asked through the face: tables may differ between versions."""

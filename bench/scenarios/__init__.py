@@ -27,6 +27,7 @@ SCENARIOS = (
     "idle",
     "graphs",
     "composing",
+    "streams",
     "remote",
     "snapshot",
 )
