@@ -22,7 +22,7 @@ class Diary(Observer):
     def hooks(self, *but: str) -> list[str]:
         """What it was told, in order; without what comes and goes with the worker's own rhythm."""
         left_out = {"claim_answered", "flushed", "swept", "sending", "sending_ended", "releasing"}
-        left_out |= {"try_failed", "attempt_failed", *but}
+        left_out |= {"try_failed", "attempt_failed", "wait_began", "wait_ended", "branch_began", "branch_ended", *but}
         return [hook for hook, _ in self.pages if hook not in left_out]
 
     def of(self, hook: str) -> list[Any]:

@@ -185,6 +185,37 @@ async def test_children_and_continued_runs_are_told_as_started(app: Stepfast, di
     assert [e.reason for e in diary.of("ended") if e.workflow == "large"] == ["continued", None]
 
 
+async def test_waits_and_branches_are_told_at_each_claim(make_app: MakeApp, diary: Diary) -> None:
+    app = make_app(observers=[diary], settings=Settings(inline_wait=0))
+
+    async def item(ctx: Context, number: int) -> None:
+        if number == 2:
+            raise ValueError(number)
+        await ctx.wait_signal("go")
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await ctx.branch(item, 0)
+        except TimeoutError:
+            await ctx.map(item, [1, 2])
+
+    run = await drained(app, order)
+    await run.signal("go")
+    await app.drain()
+    waits = [(wait.what, wait.branch, wait.claim, wait.outcome) for wait in diary.of("wait_ended")]
+    assert waits == [("signal:go", "0", 1, "cancelled"), ("signal:go", "1.0", 1, "released")]
+    assert [(wait.what, wait.branch, wait.claim) for wait in diary.of("wait_began")] == [each[:3] for each in waits]
+    ends = {(end.branch, end.claim, end.outcome, end.error_type) for end in diary.of("branch_ended")}
+    assert ends == {
+        ("0", 1, "cancelled", None), ("0", 2, "cancelled", None), ("1.0", 1, "released", None),
+        ("1.1", 1, "failed", "ValueError"), ("1.0", 2, "completed", None), ("1.1", 2, "failed", "ValueError"),
+    }  # fmt: skip
+    assert sorted((b.branch, b.claim) for b in diary.of("branch_began")) == sorted(each[:2] for each in ends)
+    assert all(end.seconds >= 0 for end in diary.of("branch_ended") + diary.of("wait_ended"))
+
+
 async def test_a_key_that_is_taken_starts_nothing(app: Stepfast, diary: Diary) -> None:
     @app.task
     async def job() -> None: ...

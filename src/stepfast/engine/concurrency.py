@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -269,7 +270,9 @@ async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
     if execution.closed is not None:
         raise execution.closed
     execution.busy += 1
-    failed = True
+    failed, observers, ended = True, execution.recorder.observers, None
+    if observers is not None and execution.replaying is None:
+        ended = observers.enters_branch(execution, cursor.branch)
     try:
         result = await body(cursor)
         failed = False
@@ -286,9 +289,22 @@ async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
     finally:
         if execution.has_given_up:
             execution.trail.branch_ended(cursor.branch, failed)
+        if ended is not None:
+            _tell_end(execution, ended, failed)
         cursor.owner = None
         execution.busy -= 1
         execution.check_rest_soon()
+
+
+def _tell_end(execution: Execution, ended: Callable[[str, str | None], None], failed: bool) -> None:
+    """Tell observers how a branch ended, while the error that ended it is being raised."""
+    error = sys.exc_info()[1]
+    if not failed:
+        ended("completed", None)
+    elif isinstance(error, Exception) and execution.closed is None:
+        ended("failed", type(error).__name__)
+    else:
+        ended("cancelled" if execution.closed is None else "released", None)
 
 
 class JoinGuard:

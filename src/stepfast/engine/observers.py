@@ -23,6 +23,8 @@ from ..model.events import (
     SENT_SIGNAL,
     SENT_START,
     AttemptFailed,
+    BranchBegan,
+    BranchEnded,
     ClaimAnswered,
     JournalFlushed,
     RemoteEnded,
@@ -42,6 +44,8 @@ from ..model.events import (
     StepEnded,
     StepRefused,
     TryFailed,
+    WaitBegan,
+    WaitEnded,
 )
 from ..model.ids import made_at, without_tokens
 from ..model.records import Claimed, Mail, NewRun, StepDone, Transition, Unique
@@ -327,6 +331,18 @@ class Observer:
     def step_refused(self, event: StepRefused) -> None:
         """A result could not be recorded: the try has failed after all."""
 
+    def wait_began(self, event: WaitBegan) -> None:
+        """The code of a run begins to wait."""
+
+    def wait_ended(self, event: WaitEnded) -> None:
+        """A wait has come to its end, or the run has left the worker."""
+
+    def branch_began(self, event: BranchBegan) -> None:
+        """The code of a branch begins."""
+
+    def branch_ended(self, event: BranchEnded) -> None:
+        """The code of a branch has come to its end, or the run has left the worker."""
+
     def try_failed(self, event: TryFailed) -> None:
         """A try of a step has failed. The event has the error itself."""
 
@@ -465,6 +481,10 @@ class Observers:
         self.step_called: Listeners[StepCalled] = _listeners(given, "step_called")
         self.step_ended: Listeners[StepEnded] = _listeners(given, "step_ended")
         self.step_refused: Listeners[StepRefused] = _listeners(given, "step_refused")
+        self.wait_began: Listeners[WaitBegan] = _listeners(given, "wait_began")
+        self.wait_ended: Listeners[WaitEnded] = _listeners(given, "wait_ended")
+        self.branch_began: Listeners[BranchBegan] = _listeners(given, "branch_began")
+        self.branch_ended: Listeners[BranchEnded] = _listeners(given, "branch_ended")
         self.try_failed: Listeners[TryFailed] = _listeners(given, "try_failed")
         self.attempt_failed: Listeners[AttemptFailed] = _listeners(given, "attempt_failed")
         self.remote_sent: Listeners[RemoteSent] = _listeners(given, "remote_sent")
@@ -657,6 +677,26 @@ class Observers:
             self.tell(self.releasing, event)
             after = encoded(event.trace)
             move.trace = None if after == before else after
+
+    def waits(self, execution: Execution, what: str, branch: str) -> Callable[[str], None] | None:
+        """The code of a run begins to wait. Return what is called with the outcome; None: no observer wants it."""
+        if not (self.wait_began or self.wait_ended):
+            return None
+        about = (execution.run_id, execution.claim, execution.workflow.dag, what, branch, execution.claimed.attempt)
+        began = self._clock.now()
+        self.tell(self.wait_began, WaitBegan(*about))
+        return lambda outcome: self.tell(self.wait_ended, WaitEnded(*about, self._clock.now() - began, outcome))
+
+    def enters_branch(self, execution: Execution, branch: str) -> Callable[[str, str | None], None] | None:
+        """The code of a branch begins. Return what is called with the outcome; None: no observer wants it."""
+        if not (self.branch_began or self.branch_ended):
+            return None
+        about = (execution.run_id, execution.claim, execution.workflow.dag, branch, execution.claimed.attempt)
+        began = self._clock.now()
+        self.tell(self.branch_began, BranchBegan(*about))
+        return lambda outcome, error: self.tell(
+            self.branch_ended, BranchEnded(*about, self._clock.now() - began, outcome, error)
+        )
 
     def takes_signal(self, execution: Execution, mail: Mail) -> None:
         """A run has taken a signal, and that is committed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
 from ..model.records import Look, Mail, Mailbox, holds_all
-from .host import CHANCE, TURNS, wake
+from .host import CHANCE, TURNS, current_cursor, wake
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -381,6 +381,10 @@ class Waits:
             left = max(0, wait.due_at - self._execution.database_now()) / 1000
             timer = self._clock.alarm(left, wake, future)
         self._open[future] = wait
+        execution, ended = self._execution, None
+        if execution.recorder.observers is not None and execution.replaying is None:
+            branch = (current_cursor.get() or execution.main).branch
+            ended = execution.recorder.observers.waits(execution, wait.what, branch)
         self._execution.busy -= 1
         if self._execution.unawaited:
             self.release_soon()  # a call that was made may be awaited in this very turn
@@ -394,6 +398,9 @@ class Waits:
             del self._open[future]
             self._execution.busy += 1
             self._waited, self._since = self.take_waited(), None
+            if ended is not None:
+                is_over = future.done() and not future.cancelled()
+                ended("over" if is_over else "cancelled" if execution.closed is None else "released")
 
     # -- releasing ---------------------------------------------------------------------------------------------
 

@@ -153,6 +153,61 @@ class StepEnded(Struct, frozen=True, gc=False):
     """Of a failed one: the class of the error."""
 
 
+class WaitBegan(Struct, frozen=True, gc=False):
+    """The code of a run begins to wait: for a time, a signal, a child, a remote step … It is told at each claim that
+    comes to the wait, in the task that waits."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    what: str
+    """What is waited for, as ``run.info().waiting_for`` says it: ``time``, ``signal:approved``, ``child``."""
+    branch: str
+    attempt: int
+    """The attempt of the run that waits."""
+
+
+class WaitEnded(Struct, frozen=True, gc=False):
+    """A wait has come to its end, at this worker. Told once for each ``WaitBegan``, in the same task."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    what: str
+    branch: str
+    attempt: int
+    seconds: float
+    """How long it lasted at this worker."""
+    outcome: str
+    """``over``: it came, or its time is up; ``cancelled``, by the code; or ``released``: the run left the worker."""
+
+
+class BranchBegan(Struct, frozen=True, gc=False):
+    """The code of a branch begins: of ``ctx.branch``, of an item of ``ctx.map``, of ``ctx.branches``. It is told at
+    each claim, also where the branch is replayed, in the task of the branch."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    branch: str
+    attempt: int
+
+
+class BranchEnded(Struct, frozen=True, gc=False):
+    """The code of a branch has come to its end at this worker. Told once for each ``BranchBegan``, in the same task."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    branch: str
+    attempt: int
+    seconds: float
+    outcome: str
+    """``completed``; ``failed``; ``cancelled``, by the code; or ``released``: the run left the worker."""
+    error_type: str | None = None
+    """Of a failed one: the class of the error."""
+
+
 class StepRefused(Struct, frozen=True, gc=False):
     """A function returned, but what it returned could not be recorded: the try has failed after all."""
 

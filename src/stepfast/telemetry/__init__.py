@@ -3,6 +3,8 @@
 from ..engine.observers import Observer
 from ..model.events import (
     AttemptFailed,
+    BranchBegan,
+    BranchEnded,
     ClaimAnswered,
     JournalFlushed,
     RemoteEnded,
@@ -22,12 +24,16 @@ from ..model.events import (
     StepEnded,
     StepRefused,
     TryFailed,
+    WaitBegan,
+    WaitEnded,
 )
 from .health import HealthPort, metrics_text
 from .metrics import Metrics
 
 __all__ = [
     "AttemptFailed",
+    "BranchBegan",
+    "BranchEnded",
     "ClaimAnswered",
     "HealthPort",
     "JournalFlushed",
@@ -50,5 +56,7 @@ __all__ = [
     "StepEnded",
     "StepRefused",
     "TryFailed",
+    "WaitBegan",
+    "WaitEnded",
     "metrics_text",
 ]
