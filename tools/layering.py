@@ -55,6 +55,7 @@ ROOM = {
     "bulk": "app",
     "transports": "app",
     "compatibility": "app",
+    "events": "app",
     "filters": "app",
     "info": "app",
     "log_context": "app",

@@ -8,6 +8,7 @@ from .engine.children import ChildRun
 from .engine.concurrency import BranchCall, FirstCall, MapCall
 from .engine.context import Branches, Context
 from .engine.dag import Dag, DagContext, DagSyncContext
+from .engine.events import Event
 from .engine.host import cancelled
 from .engine.invocation import current
 from .engine.questions import Question
@@ -30,6 +31,7 @@ from .errors import (
     DatabaseRefused,
     DatabaseUnavailable,
     DeadlineExceeded,
+    EventTimeout,
     GraphError,
     InvalidInput,
     InvalidState,
@@ -103,6 +105,8 @@ __all__ = [
     "DeadlineExceeded",
     "DurableCall",
     "ErrorInfo",
+    "Event",
+    "EventTimeout",
     "ExecutedBy",
     "FirstCall",
     "GraphError",

@@ -26,6 +26,7 @@ from .engine.options import (
 )
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, ContextMisuse, RunNotFound, UnknownWorkflow
+from .events import EventVerbs, Subscriptions
 from .filters import CountKeywords, ListKeywords, store_filters
 from .info import RunInfo, listed_info
 from .model.backoff import seconds
@@ -81,7 +82,7 @@ O = TypeVar("O")  # noqa: E741
 
 
 @shows_options
-class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
+class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     """An application: workflows, and the database their runs live in.
 
     ``Stepfast()`` takes the URL from ``STEPFAST_URL``, else ``sqlite:///stepfast.db``, and the namespace from
@@ -129,6 +130,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self._payloads = Payloads(self.settings, codec, self.logger)
         self._planner = Planner(self.workflows, self._payloads, self.settings)
         self._declared = DeclaredSchedules(self)
+        self._subscriptions = Subscriptions(self)
         self._auto_migrate = auto_migrate
         self._pool = pool
         self._clock = REAL
@@ -441,6 +443,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         connected = await self._connect()
         await connected.store_definitions(list(self.workflows.values()))
         await self._declare_queues(connected)
+        await self._subscriptions.store(connected, self._subscriptions.pairs)
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         announce_retention(settings, self.logger)
@@ -463,7 +466,9 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             connected.transport = transport_for(
                 connected.store, self.transport, self.url, self._pool, self.settings, self._auto_migrate
             )
-        worker = Worker(context, connected.switchboard, self._new_child, self._declared, connected.transport)
+        worker = Worker(
+            context, connected.switchboard, self._new_child, self._declared, self._subscriptions, connected.transport
+        )
         connected.workers.add(worker)
         return worker
 

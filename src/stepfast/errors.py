@@ -265,6 +265,10 @@ class QuestionTimeout(RecordedError, TimeoutError):
     """No question of that name came in time."""
 
 
+class EventTimeout(RecordedError, TimeoutError):
+    """No event of that name and key came in time."""
+
+
 class QuestionRefused(StepfastError):
     """The run refused to answer the question; the message says why."""
 

@@ -105,6 +105,9 @@ class Settings:
     ever."""
     retention_failed: float | timedelta | None = 90 * _DAY
     """The same for runs that failed: an operator may want to inspect and retry them much later."""
+    retention_events: float | timedelta | None = 7 * _DAY
+    """How long an event is kept after it was published: a run that begins to wait finds those since its start, and an
+    event of the same id is the same. None: for ever."""
     retention_audit: float | timedelta | None = 365 * _DAY
     """How long the audit keeps a line on an action in the console: a year. None: for ever."""
 

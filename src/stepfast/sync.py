@@ -107,6 +107,7 @@ class SyncApp:
     fail = _blocking(Stepfast.fail)
     beat = _blocking(Stepfast.beat)
     signal_many = _blocking(Stepfast.signal_many)
+    publish = _blocking(Stepfast.publish)
     runs = _blocking(Stepfast.runs)
     count = _blocking(Stepfast.count)
     queues = _blocking(Stepfast.queues)

@@ -80,6 +80,12 @@ def declare(app: Stepfast) -> None:
         await ctx.callback("paid", timeout=60, heartbeat=60)
         return [await child.result(), await ctx.wait_signal("go")]
 
+    @app.workflow(name="hears")
+    async def hears(ctx: Context) -> Any:
+        return [await ctx.wait_event("paid", key="k"), await ctx.wait_event("never")]
+
+    app.on("paid", "plain", input=lambda event: event.data["a"])
+
     @app.workflow(name="elsewhere")
     async def elsewhere(ctx: Context) -> Any:
         return await ctx.remote("far.away", {"a": 1})
@@ -108,6 +114,8 @@ async def inhabit(app: Stepfast, tables: Tables) -> None:
     await app.start("graph", {"a": 1}, tags=["b"])
     await app.start("sleeps")
     await app.start("elsewhere")
+    await app.start("hears")
+    await app.publish("paid", {"a": 1}, key="k", id="e")
     await drained(app, "plain", 1, queue="narrow", concurrency_key="k")
     store = await app.store()
     await store.register(WorkerInfo(new_id(), "here", 1, None, {"plain": "1"}, concurrency=10, lease_ms=30_000))

@@ -107,6 +107,17 @@ FILL = [
        SELECT id, run_id, '~question/go', 'open', 1, 1 FROM stepfast.mailbox WHERE kind = 'signal'""",
     """INSERT INTO stepfast.callbacks (id, run_id, name, state, format, attempt, opened_at, beat_at)
        SELECT id, run_id, 'go', 'open', 1, 1, 1, 1 FROM stepfast.mailbox WHERE kind = 'signal'""",
+    """INSERT INTO stepfast.events (id, number, made, name, key, event_id, data, format, published_at)
+       SELECT md5('e' || n)::uuid, n * 1000, md5('e' || n)::uuid, 'paid', (n % 5000)::text, n::text, '1', 1, n
+       FROM generate_series(1, 20000) n""",
+    """INSERT INTO stepfast.event_waits (run_id, name, key, since, passed, armed)
+       SELECT id, 'paid', (row_number() OVER () % 5000)::text, 1, 0, true
+       FROM stepfast.runs WHERE status = 'waiting'""",
+    """INSERT INTO stepfast.event_starts (event_id, workflow, name, tries, due_at)
+       SELECT id, 'order', 'paid', 0, CASE WHEN number % 20000 = 0 THEN 1 END FROM stepfast.events""",
+    """INSERT INTO stepfast.event_takes (run_id, event_id, waited)
+       SELECT id, md5('e' || (1 + row_number() OVER () % 20000))::uuid, ''
+       FROM stepfast.runs WHERE status IN ('completed', 'waiting')""",
     f"""UPDATE stepfast.runs SET parent_id = md5('s1')::uuid, reply_to = id
         WHERE id IN (SELECT md5('s' || n)::uuid FROM generate_series(2, {SLEEPING // 2}) n)""",
     # dag runs: many with a few steps, done or blocked, and one (of the number 0) with many that are done
@@ -141,7 +152,7 @@ FILL = [
     "ANALYZE",
 ]
 
-SMALL = {"workers", "definitions", "meta", "queues", "schedules"}
+SMALL = {"workers", "definitions", "meta", "queues", "schedules", "event_order", "event_subscriptions", "turns"}
 """Tables with a row per process, per workflow, per queue or per schedule: these may be read from end to end."""
 LIFELONG = {"definitions", "workers", "schedules", "queues", "glance_sizes"}
 """Of these, what people ask again and again as well: the tables have a row per workflow, process or queue."""

@@ -25,13 +25,14 @@ from ..errors import AttemptEnded, ConfigurationError, ContextMisuse
 from ..model import status
 from ..model.backoff import seconds, to_milliseconds
 from ..model.ids import successor_id
-from ..model.names import OWN_KEYS, check_callback, check_name, check_question, check_signal
+from ..model.names import OWN_KEYS, check_callback, check_event, check_name, check_question, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
 from .call import DurableCall, UnplacedCall, call_line, refuse_in_step, step_key
 from .callbacks import CallbackCall, CallbackPlan
 from .children import ChildCall, StartCall, StartManyCall
 from .concurrency import BranchCall, BranchGroup, FirstCall, Many, MapCall, check_runners, gather, to_await
+from .events import EventCall
 from .execution import Execution
 from .function_spec import check_called, check_undo_call, name_of, shape_of
 from .history import PATCH, UNDO, Cursor
@@ -356,6 +357,20 @@ class ContextBase:
         plan = CallbackPlan(type_, _span(timeout, "the timeout of ctx.callback"), beat_ms)
         return CallbackCall(self._execution, self._cursor, name, plan, where)
 
+    def _make_event(
+        self, name: str, key: str | None, since: str, type_: Any, timeout: float | timedelta | None, where: str
+    ) -> EventCall[Any]:
+        self._check("ctx.wait_event")
+        longest = self._execution.recorder.settings.max_name
+        check_event(name, longest)
+        if key is not None:
+            check_name(key, "the key of an event", longest)
+        if since not in ("start", "now"):
+            raise ContextMisuse(f'since must be "start" (of the run) or "now", not {since!r}')
+        check_type(type_, f"the data of event {name!r}")
+        limit = _span(timeout, "the timeout of ctx.wait_event")
+        return EventCall(self._execution, self._cursor, name, key or "", since == "now", type_, limit, where)
+
     def _make_until(
         self,
         target: Any,
@@ -546,6 +561,24 @@ class Context(ContextBase):
         then ``await callback.result()``. Who has the token ends it by ``app.complete(token, value)`` or ``app.fail``.
         ``timeout`` counts from here; with a ``heartbeat`` no longer than that may pass between two ``app.beat``."""
         return self._make_callback(name, type, timeout, heartbeat, call_line(2))
+
+    @overload
+    def wait_event(
+        self, name: str, *, key: str | None = None, since: Literal["start", "now"] = "start", type: type[T],
+        timeout: float | timedelta | None = None,
+    ) -> EventCall[T]: ...  # fmt: skip
+    @overload
+    def wait_event(
+        self, name: str, *, key: str | None = None, since: Literal["start", "now"] = "start", type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> EventCall[Any]: ...  # fmt: skip
+    def wait_event(
+        self, name: str, *, key: str | None = None, since: Literal["start", "now"] = "start", type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> EventCall[Any]:  # fmt: skip
+        """Wait for an event that ``app.publish`` publishes: the next of its name (and key) that the run has not taken,
+        since its start, or from now on. EventTimeout after ``timeout``."""
+        return self._make_event(name, key, since, type, timeout, call_line(2))
 
     @overload
     def wait_until(

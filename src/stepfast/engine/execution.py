@@ -16,6 +16,7 @@ from ..model.status import DAG_STEP, WORKFLOW
 from ..model.transitions.operator import goes_on_first
 from . import outcomes
 from .call import DurableCall, UnplacedCall
+from .events import EventReader
 from .history import STEP, UNDO, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
 from .run_log import RunLines
@@ -171,6 +172,11 @@ class Execution:
         if self.own_streams is None:
             self.own_streams = RunStreams(self)
         return self.own_streams
+
+    @cached_property
+    def events(self) -> EventReader:
+        """What reads events for its waits."""
+        return EventReader(self)
 
     @property
     def lines(self) -> RunLines:

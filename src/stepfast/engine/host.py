@@ -18,7 +18,7 @@ from ..model.ids import new_id
 from ..model.payload import Payloads
 from ..model.records import Entry, Mail, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
-from ..model.rows import CallbackRow, DagStepRow, Outcome
+from ..model.rows import CallbackRow, DagStepRow, NextEvents, Outcome
 from ..model.status import ASK_CANCEL
 from ..settings import Settings
 
@@ -376,6 +376,11 @@ class StoreQueries:
 
     async def send_signal(self, mail: Mail) -> None:
         """Send a signal to a run, also to one that goes on as another."""
+
+    async def next_events(
+        self, run_id: str, name: str, key: str, low: int, since: int | None, limit: int
+    ) -> NextEvents:
+        """The next events that a run has not taken, beyond a number."""
         never()
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:

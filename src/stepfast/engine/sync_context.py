@@ -11,6 +11,7 @@ from typing import (
     Any,
     Concatenate,
     Generic,
+    Literal,
     NoReturn,
     ParamSpec,
     TypeVar,
@@ -24,6 +25,7 @@ from .call import call_line
 from .callbacks import Callback
 from .children import ChildRun
 from .context import ContextBase
+from .events import Event
 from .execution import Execution
 from .options import ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
 from .questions import ANSWERED, REFUSED, Question
@@ -120,6 +122,24 @@ class SyncContext(ContextBase):
     ) -> SyncCallback[Any]:
         """A token for someone outside; see ``Context.callback``."""
         return SyncCallback(self._wait(self._make_callback(name, type, timeout, heartbeat, call_line(2))), self)
+
+    @overload
+    def wait_event(
+        self, name: str, *, key: str | None = None, since: Literal["start", "now"] = "start", type: type[T],
+        timeout: float | timedelta | None = None,
+    ) -> Event[T]: ...  # fmt: skip
+    @overload
+    def wait_event(
+        self, name: str, *, key: str | None = None, since: Literal["start", "now"] = "start", type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Event[Any]: ...  # fmt: skip
+    def wait_event(
+        self, name: str, *, key: str | None = None, since: Literal["start", "now"] = "start", type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Event[Any]:  # fmt: skip
+        """Wait for an event; see ``Context.wait_event``."""
+        found: Event[Any] = self._wait(self._make_event(name, key, since, type, timeout, call_line(2)))
+        return found
 
     @overload
     def wait_until(

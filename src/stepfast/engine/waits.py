@@ -328,6 +328,11 @@ class Waits:
         self.reader.watch()
         await self._timed(self._execution.inbox.watch(), Wait(due_at, what, False, None, leaving))
 
+    async def until_called(self, call: asyncio.Future[None], due_at: int | None, what: str) -> None:
+        """Wait for one of the mailbox's watchers, or for a time."""
+        self.reader.watch()
+        await self._timed(call, Wait(due_at, what, True, None))
+
     async def mail(
         self,
         kind: str,

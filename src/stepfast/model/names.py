@@ -100,6 +100,11 @@ def check_stream(value: object, limit: int) -> str:
     return name
 
 
+def check_event(value: object, limit: int) -> str:
+    """The name of an event, which can stand in ``waiting_for`` among others."""
+    return check_waited(value, "the name of an event", limit)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What may have been meant by a name that is not known, as the end of a sentence."""
     found = difflib.get_close_matches(name, list(known), 1) if len(name) > 2 else []  # a letter resembles too much

@@ -260,6 +260,15 @@ class CallbackOutcome(NamedTuple):
     format: int
 
 
+class EventTaken(NamedTuple):
+    """An event that a run takes."""
+
+    id: str
+    """Of its row."""
+    waited: str
+    """The key that the run waited for; empty: any."""
+
+
 class StepWith(Struct, gc=False):
     """Journal entry: the outcome of a step together with what must happen in the same transaction."""
 
@@ -274,6 +283,8 @@ class StepWith(Struct, gc=False):
     """Questions that this record answers or refuses."""
     callbacks: list[NewCallback] = field(default_factory=list)
     """Callbacks that this record makes."""
+    event: EventTaken | None = None
+    """The event that it takes."""
 
     @property
     def run_id(self) -> str:
@@ -363,6 +374,16 @@ class StreamItems(Struct, gc=False):
     """Lines that the log of a run takes; more are counted."""
 
 
+class EventWait(Struct, gc=False):
+    """Journal entry: the run is to be woken by the next event of a name and a key."""
+
+    run_id: str
+    claim: int
+    name: str
+    key: str
+    """Empty: of any key."""
+
+
 class Transition(Struct, gc=False):
     """Journal entry: the run leaves this worker, for good or for a while.
 
@@ -407,7 +428,7 @@ class Transition(Struct, gc=False):
     """What observers leave for whoever takes the run next."""
 
 
-Entry = StepDone | StepWith | FailedTry | StepRunning | ValueSet | StreamItems | Transition
+Entry = StepDone | StepWith | FailedTry | StepRunning | ValueSet | StreamItems | EventWait | Transition
 
 
 class Mail(Struct, gc=False):
@@ -552,6 +573,10 @@ class Tick(Struct):
     """Whether remote steps wait to be sent, or for their results."""
     remote_ms: int | None = None
     """Milliseconds until the next of them has to be seen to; told on SQLite, for labs."""
+    events: bool = False
+    """Whether there are events that nobody who waits has been woken for."""
+    start_ms: int | None = None
+    """Milliseconds until the next run is to be started by an event."""
 
 
 class HasRecordCount(Protocol):
@@ -581,7 +606,7 @@ class Tally:
 
 NO_DOUBTS: Mapping[str, HasRecordCount] = MappingProxyType({})
 
-E = TypeVar("E", StepDone, StepWith, FailedTry, StepRunning, ValueSet, StreamItems, Transition)
+E = TypeVar("E", StepDone, StepWith, FailedTry, StepRunning, ValueSet, StreamItems, EventWait, Transition)
 
 
 class Batch(Struct, gc=False):
@@ -594,6 +619,7 @@ class Batch(Struct, gc=False):
     joint: list[StepWith] = field(default_factory=list)
     values: list[ValueSet] = field(default_factory=list)
     streams: list[StreamItems] = field(default_factory=list)
+    waits: list[EventWait] = field(default_factory=list)
     claims: dict[str, int] = field(default_factory=dict)
     """The claim number each run in the batch is fenced on: one per run."""
     unverified: Mapping[str, HasRecordCount] = NO_DOUBTS
@@ -615,13 +641,15 @@ class Batch(Struct, gc=False):
         elif isinstance(entry, StreamItems):
             entry.left = True
             self.streams.append(entry)
+        elif isinstance(entry, EventWait):
+            self.waits.append(entry)
         else:
             self.running.append(entry)
 
     def entries(self) -> Iterator[Entry]:
         """All entries of the batch, of whatever kind."""
         return itertools.chain(
-            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams
+            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams, self.waits
         )
 
     def part(self, belongs: Callable[[Entry], bool]) -> Batch:
@@ -638,6 +666,7 @@ class Batch(Struct, gc=False):
             kept(self.joint),
             kept(self.values),
             kept(self.streams),
+            kept(self.waits),
             unverified=self.unverified,
         )
         part.claims = {entry.run_id: entry.claim for entry in part.entries()}
@@ -646,7 +675,9 @@ class Batch(Struct, gc=False):
     def clear(self) -> None:
         """Take everything out of the batch."""
         self.claims.clear()
-        for part in (self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams):
+        for part in (
+            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams, self.waits
+        ):  # fmt: skip
             part.clear()
 
 

@@ -222,3 +222,33 @@ class Definition(Struct):
     options: str
     input_schema: str | None
     graph: str | None = None
+
+
+class EventRow(NamedTuple):
+    """An event that a run may take, or that starts a run."""
+
+    id: str
+    number: int
+    event_id: str
+    key: str
+    """Empty: it has none."""
+    data: str
+    format: int
+    published_at: int
+
+
+class NextEvents(NamedTuple):
+    """The next events that a run has not taken."""
+
+    armed: bool
+    """Whether it is to be woken by more."""
+    events: list[EventRow]
+
+
+class DueEventStart(NamedTuple):
+    """A run that is to be started by an event."""
+
+    workflow: str
+    name: str
+    """Of the event."""
+    event: EventRow

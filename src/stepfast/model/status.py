@@ -59,6 +59,7 @@ WAITING_TIME = "time"
 WAITING_SIGNAL = "signal"
 WAITING_QUESTION = "question"
 WAITING_CALLBACK = "callback"
+WAITING_EVENT = "event"
 WAITING_CHILD = "child"
 WAITING_REMOTE = "remote"
 """With the name of the remote step: ``remote:pipeline.extract``."""
@@ -85,6 +86,8 @@ MAIL_ENDS = frozenset({MAIL_CHILD, MAIL_REMOTE, MAIL_CALLBACK})
 OPEN = "open"
 TIMED_OUT = "timed_out"
 """Or it is completed, or failed."""
+MAIL_EVENT = "event"
+"""An event that the run waits for may have come: it is woken, and reads the events itself."""
 
 # What an operator asks of a running run; its owner learns of it by heartbeat and flush.
 ASK_CANCEL = "cancel"

@@ -147,6 +147,8 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
         return f"It waits for question {name!r}{_at_the_latest(run)}; `{_ask(run, name)}` asks it."
     if what == status.WAITING_CALLBACK:
         return f"It waits for callback {name!r}{_at_the_latest(run)}; {_COMPLETES}."
+    if what == status.WAITING_EVENT:
+        return f"It waits for event {name!r}{_at_the_latest(run)}; `app.publish({name!r}, …)` publishes it."
     if what == status.WAITING_CHILD:
         return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
     if what == status.WAITING_REMOTE:
@@ -173,6 +175,8 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
             said.append(f"question {name!r}")
         elif what == status.WAITING_CALLBACK:
             said.append(f"callback {name!r}")
+        elif what == status.WAITING_EVENT:
+            said.append(f"event {name!r}")
         elif what == status.WAITING_CHILD:
             said.append(_open_children(children))
         elif what == status.WAITING_REMOTE:

@@ -61,6 +61,7 @@ TABLES = frozenset(
         "tries", "progress", "mailbox", "run_values", "sleeps", "activity", "queues", "queue_starts", "schedules",
         "remote_steps", "audit", "dags_shown", "streams", "stream_sources", "stream_items",
         "questions", "questions_readable", "callbacks", "callbacks_readable",
+        "events", "event_order", "event_waits", "event_takes", "event_subscriptions", "event_starts", "events_readable",
         "runs_readable", "claims_readable", "steps_readable",
         "activity_readable", "progress_readable", "values_readable", "workers_readable", "schedules_readable",
         "audit_readable",
@@ -154,7 +155,7 @@ class Dialect:
     types: ClassVar[dict[str, str]] = {"varchar": "text"}
     """Types that have another name in this database; ``{0}`` is a length."""
     storage: ClassVar[dict[str, str]] = {
-        "runs": _BUSY, "mailbox": _BUSY, "remote_steps": _BUSY,
+        "runs": _BUSY, "mailbox": _BUSY, "remote_steps": _BUSY, "events": _BUSY, "event_waits": _BUSY,
         "queue_starts": "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500)",
     }  # fmt: skip
     """What the definitions of tables end with."""
@@ -324,7 +325,8 @@ class Sqlite(Dialect):
     }  # fmt: skip
     storage: ClassVar[dict[str, str]] = dict.fromkeys(
         ("past_workers", "run_tags", "claims", "steps", "tries", "progress", "mailbox", "run_values", "remote_steps",
-         "queues", "queue_starts", "audit", "streams", "stream_sources", "stream_items"),
+         "queues", "queue_starts", "audit", "streams", "stream_sources", "stream_items",
+         "event_waits", "event_takes", "event_subscriptions", "event_starts"),
         "WITHOUT ROWID",
     )  # fmt: skip
 

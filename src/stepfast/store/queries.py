@@ -37,7 +37,10 @@ from ..model.rows import (
     CallKey,
     DagStepRow,
     Definition,
+    DueEventStart,
+    EventRow,
     ExecutorRow,
+    NextEvents,
     Outcome,
     ProgressRow,
     QueueDepth,
@@ -74,8 +77,21 @@ from .answers import (
     Took,
 )
 from .dag_status import Shown, count, page, show
-from .flows import callbacks, limits, operating, questions, remote_steps, retention, schedules, signals, starts, sweep
+from .flows import (
+    callbacks,
+    events,
+    limits,
+    operating,
+    questions,
+    remote_steps,
+    retention,
+    schedules,
+    signals,
+    starts,
+    sweep,
+)
 from .flows.base import Flow, Rows, T, ask, put
+from .flows.events import EventStart, Matched, NewEvent, Reached
 from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
 from .flows.starts import Debounced
 from .sql import OLDEST
@@ -551,6 +567,47 @@ class Queries:
     async def clear_remote(self, step_ids: Sequence[str]) -> None:
         """Note that remote steps were withdrawn, or are over, and have left nothing behind."""
         await self._drive(remote_steps.clear, step_ids)
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    async def publish(self, rows: Sequence[NewEvent]) -> None:
+        """Publish events; one that is there already, by its id, is the same."""
+        await self._drive(events.publish, rows)
+
+    async def subscribe(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Store which events (by their names) start which workflows."""
+        await self._drive(events.subscribe, pairs)
+
+    async def match_events(self, limit: int, reached: Reached | None, new_id: Callable[[], str]) -> Matched:
+        """Number new events, wake runs that wait for them, and note what they start: a batch at a time."""
+        return await self._sweep(events.match, limit, reached, new_id)
+
+    async def next_events(
+        self, run_id: str, name: str, key: str, low: int, since: int | None, limit: int
+    ) -> NextEvents:
+        """The next events of a name and a key (empty: any) that a run has not taken, beyond a number and since a time;
+        and whether it is to be woken by more."""
+        statement = "next_events" if key else "next_events_of_any_key"
+        rows = await self._fetch(statement, run_id, name, key, low, since, limit)
+        return NextEvents(bool(rows[0][0]), [EventRow(*row[1:]) for row in rows if row[1] is not None])
+
+    async def due_event_starts(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[DueEventStart]:
+        """Runs that are to be started now, so many of each of these events (by name) and workflows."""
+        rows = await self._fetch("due_event_starts", Rows(pairs), limit)
+        return [DueEventStart(row[1], row[2], EventRow(row[0], 0, *row[3:])) for row in rows]
+
+    async def start_by_events(self, starts: Sequence[EventStart]) -> list[EventStart]:
+        """Start runs, each once, whoever else tries; those that were started now."""
+        return await self._sweep(events.start, starts)
+
+    async def remove_events(self, keep_ms: int, limit: int) -> int:
+        """Remove events that were published longer ago, at most so many, and subscriptions that no worker has declared
+        for as long; how many events."""
+        return await self._drive(events.remove, keep_ms, limit)
+
+    async def fail_event_start(self, event_id: str, workflow: str, error: str, wait_ms: int) -> None:
+        """Note why a run could not be started, to be tried again later."""
+        await self._drive(events.fail_start, event_id, workflow, error, wait_ms)
 
     # -- schedules -----------------------------------------------------------------------------------------------
 

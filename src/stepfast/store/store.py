@@ -29,6 +29,7 @@ from ..settings import Settings
 from .answers import NOTHING, Check, Pulse, SchemaState, Transacted, TransportConnection, Wakeups
 from .flows import claims, limits, signals, sweep, unique
 from .flows.base import Flow, T, ask
+from .flows.events import NewEvent
 from .flows.flush import flush
 from .flows.graphs import dag_outputs
 from .lock_timeout import Breaks
@@ -126,6 +127,11 @@ class Store(Queries, ABC):
     @abstractmethod
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """Send a signal in the caller's transaction: inserts only; ``deliver`` does the rest after the commit."""
+
+    @abstractmethod
+    async def publish_within(self, connection: Any, rows: Sequence[NewEvent], pairs: Sequence[tuple[str, str]]) -> bool:
+        """Publish events in the caller's transaction: inserts only. ``pairs`` are to be stored before, as by
+        ``subscribe``: whether they are, whatever becomes of the transaction."""
 
     # -- reading
 

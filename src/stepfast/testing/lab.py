@@ -185,6 +185,7 @@ class LabApp(Stepfast):
         self._registry = registry
         if seed is None:  # where one run is looked at, no other is to begin by itself
             self._declared.specs.update(app._declared.specs)
+            self._subscriptions.declared.update(app._subscriptions.declared)
         self._declared_queues.update(app._declared_queues)
         self.remote = LabTransport(doubles, lambda value: self._payloads.bare(value, "the result of a remote step"))
         self.transport = self.remote
@@ -211,6 +212,7 @@ def _settings(settings: Settings, seed: str | None) -> Settings:
         inline_wait=0.0,
         retention=None,
         retention_failed=None,
+        retention_events=None,
         blocked_after=0.0,
         gc_threshold=0,
         backoff_jitter=jitter,
@@ -247,7 +249,8 @@ class RestCheck:
     def _moves(self, tick: Tick) -> bool:
         mine = any(self._worker._context.me.serves(lane) for lane in tick.lanes)
         fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
-        return mine or tick.due or fires or tick.suspects or tick.mail
+        events = tick.events or self._duties.event_dispatcher.moved
+        return mine or tick.due or fires or tick.suspects or tick.mail or events
 
     def _is_idle(self) -> bool:
         duties = self._duties
@@ -434,6 +437,12 @@ class Lab:
             if not limit.expired():
                 raise
             raise LabError(self._rest_check().complaint(self._patience)) from None
+
+    async def publish(self, name: str, data: Any = None, *, key: str | None = None, id: str | None = None) -> str:
+        """Publish an event; returns its id when nothing can move any more without time or a signal."""
+        event_id = await self.app.publish(name, data, key=key, id=id)
+        await self.settle()
+        return event_id
 
     async def ask(self, run: Run[Any], name: str, value: Any = None, *, id: str | None = None) -> Any:
         """Ask a run, and return its answer. LabError if the run comes to rest without one; time does not pass."""

@@ -17,6 +17,7 @@ from ..model.events import JournalFlushed
 from ..model.records import (
     Batch,
     Entry,
+    EventWait,
     FlushAnswer,
     HasRecordCount,
     StepDone,
@@ -437,4 +438,6 @@ def _size(entry: Entry) -> int:
         return len(entry.value)
     if isinstance(entry, StreamItems):
         return entry.size
+    if isinstance(entry, EventWait):
+        return 0
     return len(entry.error or "")

@@ -15,7 +15,7 @@ from ..engine.waits import MailAnswer, MailboxReader
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Claimed, Mail, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
-from ..model.rows import CallbackRow, DagStepRow, Outcome
+from ..model.rows import CallbackRow, DagStepRow, NextEvents, Outcome
 from .context import WorkerContext
 from .journal import UnverifiedWrites
 from .remote_dispatcher import TransportHandle
@@ -173,6 +173,13 @@ class StoreQueries(EngineErrands):
     async def send_signal(self, mail: Mail) -> None:
         """Send a signal to a run, once: its id is given."""
         await self._patiently(lambda: self._context.send_signal(mail))
+
+    async def next_events(
+        self, run_id: str, name: str, key: str, low: int, since: int | None, limit: int
+    ) -> NextEvents:
+        """The next events that a run has not taken."""
+        found: NextEvents = await self._patiently(lambda: self._store.next_events(run_id, name, key, low, since, limit))
+        return found
 
     @property
     def way(self) -> DispatchRoute | None:  # type: ignore[override]

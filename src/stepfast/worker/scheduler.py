@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _BATCH = 100
 """Schedules whose runs are started in one transaction at most."""
-_NOT_THEIRS = (DatabaseUnavailable, SchemaError, ConfigurationError)
+NOT_THEIRS = (DatabaseUnavailable, SchemaError, ConfigurationError)
 """What is wrong with the database as a whole, and with no schedule."""
 
 
@@ -99,7 +99,7 @@ class Scheduler:
         grace_ms = int(settings.schedule_grace * 1000)
         try:
             done = await self._ask(lambda: store.fire(shots, settings.max_missed, grace_ms), refusable=True)
-        except _NOT_THEIRS:
+        except NOT_THEIRS:
             raise  # the worker stops, and has ridden it out until now
         except Exception as error:
             if len(shots) > 1:

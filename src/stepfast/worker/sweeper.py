@@ -116,6 +116,7 @@ class Sweeper:
         self._stuck = tick.due and not await self._promote()
         if tick.mail and not (await self._deliver())[0]:
             self._stuck = True
+        await self._see_to_events(tick)
         if tick.remote:
             self._runtime.remote_steps_wait()
         if tick.lanes or tick.suspects:
@@ -126,6 +127,19 @@ class Sweeper:
             self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
         self.ticks += 1
         return tick
+
+    async def _see_to_events(self, tick: Tick) -> None:
+        """See to a batch of events; the next tick comes at once if there may be more."""
+        dispatcher = self._runtime.event_dispatcher
+        dispatcher.moved = False
+        if not tick.events and (tick.start_ms is None or tick.start_ms > 0):
+            return
+        if await dispatcher.round(tick):
+            await self._deliver()
+        if dispatcher.moved:
+            self.tick_now()
+        elif tick.events:
+            self._stuck = True  # another worker has them in hand
 
     async def _timed_tick(self, lanes: bool) -> Tick:
         """Under a long snapshot elsewhere, entries of runs that were claimed cannot be removed from the index of ready

@@ -22,6 +22,7 @@ from .claimer import Claimer, LimitedClaimer, Sharing
 from .context import WorkerContext
 from .dag_cache import DagCache
 from .db_retry import patiently
+from .event_dispatcher import EventDispatcher, StartsOfEvents
 from .executor import Executor
 from .heartbeat import Heartbeat
 from .journal import Journal, UnverifiedWrites
@@ -94,6 +95,7 @@ class WorkerRuntime:
         switchboard: Switchboard,
         new_child: NewChild,
         planning: Planning,
+        starts_of_events: StartsOfEvents,
         transport: TransportHandle,
         broke: Callable[[str, BaseException], None],
     ) -> None:
@@ -124,6 +126,7 @@ class WorkerRuntime:
         self._sharing = Sharing()
         self.sweeper = Sweeper(context, self.claimer, self)
         self.scheduler = Scheduler(context, planning, self)
+        self.event_dispatcher = EventDispatcher(context, starts_of_events, self)
         self.heartbeat = Heartbeat(context, self)
         self._unheard = False
         """Whether a claim was put off until the next beat."""
@@ -464,12 +467,13 @@ class Worker:
         switchboard: Switchboard,
         new_child: NewChild,
         planning: Planning,
+        starts_of_events: StartsOfEvents,
         transport: TransportHandle,
     ) -> None:
         self._context = context
         self._store, self._settings, self._logger = context.store, context.settings, context.logger
         self._planning = planning
-        self.duties = WorkerRuntime(context, switchboard, new_child, planning, transport, self._break)
+        self.duties = WorkerRuntime(context, switchboard, new_child, planning, starts_of_events, transport, self._break)
         self._tasks: list[asyncio.Task[None]] = []
         """The duties that are under way."""
         self.left = asyncio.Event()
@@ -537,7 +541,7 @@ class Worker:
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
-        others = (duties.scheduler, duties.remote_dispatcher, duties.pruner)
+        others = (duties.scheduler, duties.remote_dispatcher, duties.pruner, duties.event_dispatcher)
         for duty in (duties.journal, duties.claimer, duties.limited, duties.sweeper, *others):
             task = asyncio.create_task(duty.run(), name=f"stepfast-{type(duty).__name__.lower()}")
             task.add_done_callback(self._duty_ended)
@@ -686,6 +690,7 @@ class Worker:
             quiet = executor.idle.is_set() and claimer.idle and limited.idle and claimer.last_found == before
             fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
             moved = tick.remote and await self.duties.remote_dispatcher.drained()
+            moved = moved or tick.events or self.duties.event_dispatcher.moved
             if quiet and not (served or soon or fires or tick.suspects or tick.mail or moved):
                 return
             await self._context.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)

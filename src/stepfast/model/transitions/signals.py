@@ -20,7 +20,7 @@ def wanted_mail(run: RunState) -> frozenset[str]:
 
 
 _SIGNALS = frozenset({status.MAIL_SIGNAL})
-_ALL = _SIGNALS | status.MAIL_ENDS
+_ALL = _SIGNALS | status.MAIL_ENDS | {status.MAIL_EVENT}
 
 
 def way_to_signal(run_status: str, reason: str | None = None) -> Literal["take", "forward", "refused"]:

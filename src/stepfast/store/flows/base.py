@@ -146,6 +146,7 @@ def traces_of(ids: Collection[str]) -> Flow[dict[str, Traces]]:
 def forget_steps(addresses: Sequence[tuple[str, str, int]]) -> Flow[None]:
     """Records that the next attempt is to make anew; signals that they took go back into the mailbox."""
     yield from put("untake", addresses)
+    yield from put("untake_events", addresses)
     yield from put("forget", addresses)
 
 

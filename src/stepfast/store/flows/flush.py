@@ -17,7 +17,7 @@ from ...model.status import ASK_CANCEL, REASON_CANCELLED
 from ...model.transitions.dag import BY_A_STEP, Countdown, Why, fallen, settle_dag, settled_at
 from ...model.transitions.finish import gone_with, leave
 from ...model.transitions.operator import NO_TRACES, end_open_step, pause
-from . import callbacks, questions, streams
+from . import callbacks, events, questions, streams
 from .base import COMMIT, Flow, Rows, ask, change, forget_steps, found, lock_free, put, put_each, read, traces_of
 from .remote_steps import send_out
 from .starts import insert_runs
@@ -99,6 +99,7 @@ def record_beside(batch: Batch, answer: FlushAnswer) -> Flow[None]:
         yield from send_out(sending, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
     yield from put("record_progress", [_running_row(entry, now) for entry in _latest(batch.running)])
+    yield from events.arm(batch.waits)
     if batch.streams:
         answer.full |= yield from streams.append(batch.streams, now)
     latest = {(v.run_id, v.key): v for v in batch.values}
@@ -113,7 +114,14 @@ def steps_of(batch: Batch) -> list[StepDone]:
 def step_rows(batch: Batch, now: int) -> list[tuple[Any, ...]]:
     """All records of steps in a batch as rows, made at a time."""
     rows = [step_row(step, now) for step in batch.steps]
-    return rows + [step_row(entry.step, now, entry.takes[0] if entry.takes else None) for entry in batch.joint]
+    return rows + [step_row(entry.step, now, _taken_by(entry)) for entry in batch.joint]
+
+
+def _taken_by(entry: StepWith) -> str | None:
+    """The mail or the event that a record took."""
+    if entry.event is not None:
+        return entry.event.id
+    return entry.takes[0] if entry.takes else None
 
 
 def step_row(step: StepDone, now: int, mail: str | None = None) -> tuple[Any, ...]:
@@ -127,6 +135,7 @@ def _join(entries: Sequence[StepWith], now: int) -> Flow[None]:
     yield from put("take_mail", [(entry.run_id, mail) for entry in entries for mail in entry.takes])
     yield from questions.answer([answer for entry in entries for answer in entry.answers], now)
     yield from callbacks.make([made for entry in entries for made in entry.callbacks], now)
+    yield from events.take([(entry.run_id, entry.event) for entry in entries if entry.event is not None])
     children = [run for entry in entries for run in entry.starts]
     if children:
         yield from insert_runs(children)
@@ -299,6 +308,8 @@ def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow
     yield from put("inherit_tags", pairs)
     yield from put_each(("inherit_mail", "inherit_signal_ids"), pairs)
     yield from put("inherit_questions", pairs)
+    yield from put("inherit_waits", pairs)
+    yield from put("inherit_takes", pairs)
     paused = [continuation for ended, continuation in pairs if answer.asked.get(ended) == status.ASK_PAUSE]
     if paused:
         continuations, now = yield from read("lock_runs", paused)

@@ -12,6 +12,7 @@ from ...model.run_state import RunState
 from ...model.status import (
     MAIL_CANCEL,
     MAIL_ENDS,
+    MAIL_EVENT,
     MAIL_RESCHEDULE,
     MAIL_RESUME,
     MAIL_SIGNAL,
@@ -176,12 +177,13 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
         wanted = wanted_mail(run)
         count = Counter(kind for _, kind in box.mail if kind in wanted)
         if count:
-            woken.append(wake(run, count[MAIL_SIGNAL], sum(count[kind] for kind in MAIL_ENDS), now, number))
+            calls = count[MAIL_SIGNAL] + count[MAIL_EVENT]
+            woken.append(wake(run, calls, sum(count[kind] for kind in MAIL_ENDS), now, number))
             lanes |= {run.lane} if woken[-1].ready and not run.ready else set()
             timed = timed or (woken[-1].visible_at != run.visible_at and not woken[-1].ready)
         for mail_id, kind in box.mail:
-            (kept if kind in wanted else gone).append((run.id, mail_id))
-            if kind not in wanted and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
+            (kept if kind in wanted and kind != MAIL_EVENT else gone).append((run.id, mail_id))
+            if kind not in wanted and kind != MAIL_EVENT and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
                 forwarded.append((run.id, mail_id))
     yield from put("delivered", kept)
     yield from _forward(forwarded)

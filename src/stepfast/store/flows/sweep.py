@@ -233,7 +233,7 @@ def tick(
 ) -> Flow[Tick]:
     """Which duties have work, for a worker that knows these workflows, serves these queues and declares these
     schedules."""
-    [(now, next_due, mail, schedule, remote)] = yield from ask("duties", list(schedules))
+    [(now, next_due, mail, schedule, remote, events, start)] = yield from ask("duties", list(schedules))
     gates = {name: (bool(paused), bool(limited)) for name, paused, limited in (yield from ask("gates"))}
     known = None if workflows is None else frozenset(workflows)
     suspects = {row[0] for row in (yield from ask("count_suspects")) if known is None or row[1] in known}
@@ -254,6 +254,8 @@ def tick(
         schedule_ms=None if schedule is None else schedule - now,
         remote=remote is not None,
         remote_ms=None if remote is None else remote - now,
+        events=bool(events),
+        start_ms=None if start is None else start - now,
     )
 
 

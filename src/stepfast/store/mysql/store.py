@@ -16,6 +16,7 @@ from ..answers import Check, KeysHeld, SchemaState, Transacted, TransportConnect
 from ..dialects import MYSQL
 from ..flows import starts
 from ..flows.base import Flow, T
+from ..flows.events import NewEvent
 from ..lock_timeout import Breaks
 from ..migrations import migrations
 from ..queries import Filters
@@ -234,6 +235,10 @@ class MysqlStore(Store):
         raise ConfigurationError("connection= cannot be used on MariaDB and MySQL")
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
+        """Refused so far."""
+        raise ConfigurationError("connection= cannot be used on MariaDB and MySQL")
+
+    async def publish_within(self, connection: Any, rows: Sequence[NewEvent], pairs: Sequence[tuple[str, str]]) -> bool:
         """Refused so far."""
         raise ConfigurationError("connection= cannot be used on MariaDB and MySQL")
 

@@ -112,7 +112,7 @@ class Flusher:
 
 def _is_usual(batch: Batch, columns: Columns) -> bool:
     """Whether everything has the shape that one short statement writes."""
-    if batch.tries or batch.running or batch.joint or batch.values or batch.streams:
+    if batch.tries or batch.running or batch.joint or batch.values or batch.streams or batch.waits:
         return False
     formats = {*columns[_FORMAT], *(t.format for t in batch.transitions)}
     return all(map(is_usual_end, batch.transitions)) and are_usual(columns) and len(formats) == 1

@@ -37,6 +37,7 @@ from ..dialects import POSTGRES
 from ..flows import signals
 from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..flows.claims import in_order, with_history
+from ..flows.events import NewEvent
 from ..migrations import migrations
 from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
@@ -229,6 +230,8 @@ class Sweeps:
             limited_suspects=row["limited_suspects"] or [],
             schedule_ms=None if schedule is None else schedule - row["now_ms"],
             remote=row["remote"],
+            events=row["events"],
+            start_ms=None if row["next_start"] is None else row["next_start"] - row["now_ms"],
         )
 
 
@@ -447,6 +450,15 @@ class PostgresStore(Store):
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """A signal in the sender's transaction."""
         return await self._mailroom.send_within(connection, mail)
+
+    async def publish_within(self, connection: Any, rows: Sequence[NewEvent], pairs: Sequence[tuple[str, str]]) -> bool:
+        """Events in the caller's transaction. Subscriptions have one of their own: they may be there already, and
+        changing them would make others wait for the caller."""
+        if pairs:
+            await self.subscribe(pairs)
+        async with self._callers.within(connection) as theirs:
+            await theirs.execute(self._sql["publish"], *map(list, zip(*rows, strict=True)))
+        return True
 
     # -- workers -----------------------------------------------------------------------------------------------
 

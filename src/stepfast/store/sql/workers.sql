@@ -10,7 +10,10 @@ SELECT {now} AS now_ms,
             SELECT min(s.due_at) AS due_at FROM {schedules} s WHERE s.due_at IS NOT NULL AND NOT s.declared
             UNION ALL
             SELECT s.due_at FROM {schedules} s WHERE s.declared AND s.name {in schedules}) AS d) AS next_schedule,
-       (SELECT min(t.due_at) FROM {remote_steps} t {index remote_steps_due} WHERE t.due_at IS NOT NULL) AS next_remote;
+       (SELECT min(t.due_at) FROM {remote_steps} t {index remote_steps_due} WHERE t.due_at IS NOT NULL) AS next_remote,
+       EXISTS (SELECT 1 FROM {events} e WHERE e.number IS NULL)
+       OR EXISTS (SELECT 1 FROM {event_order} o WHERE o.matched < o.given) AS events,
+       (SELECT min(a.due_at) FROM {event_starts} a WHERE a.due_at IS NOT NULL) AS next_start;
 
 -- name: gates
 -- The queues that are paused or limited.

@@ -19,6 +19,8 @@ from ...model import status
 from ...model.names import SIGNAL_ID
 from ...model.records import Answer, Mail, NewRun
 from ...model.transitions.signals import way_to_signal
+from ..flows import events
+from ..flows.events import NewEvent
 from ..flows.unique import start
 from .connections import bindable, is_busy
 from .ctx_transaction import GuardedConnection
@@ -108,6 +110,18 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
         return Answer(state, reason, done=True)
 
     return await _within(connection, send, sql, troubles)
+
+
+async def publish_within(
+    connection: Any, sql: dict[str, str], rows: Sequence[NewEvent], pairs: Sequence[tuple[str, str]], troubles: Troubles
+) -> None:
+    """Publish events, all or none, after what they start is stored."""
+
+    def publish(database: Any) -> None:
+        drive(database, sql, events.subscribe(pairs))
+        drive(database, sql, events.publish(rows))
+
+    await _within(connection, publish, sql, troubles)
 
 
 async def _within(connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles) -> T:

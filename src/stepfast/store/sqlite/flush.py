@@ -65,7 +65,7 @@ def _flush_short(
         drive(database, sql, bar(batch, answer))
     if batch.steps or batch.joint:
         batch = _record(database, sql, batch, answer)
-    if batch.joint or batch.tries or batch.running or batch.values or batch.streams:
+    if batch.joint or batch.tries or batch.running or batch.values or batch.streams or batch.waits:
         drive(database, sql, record_beside(batch, answer))
     if moves := batch.transitions:
         execute_wide(database, sql["complete"], [(m.run_id, m.output, m.format, answer.now_ms) for m in moves])

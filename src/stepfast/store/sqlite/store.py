@@ -30,6 +30,7 @@ from ...settings import Settings
 from ..answers import Check, SchemaState, Transacted, Wakeups
 from ..dialects import SQLITE
 from ..flows.base import Flow, T, schedule_columns, standing_columns
+from ..flows.events import NewEvent
 from ..lock_timeout import Breaks
 from ..migrations import migrations, refuse_too_new
 from ..queries import Filters
@@ -369,6 +370,11 @@ class SqliteStore(Store):
         return await caller_connections.send_within(
             connection, self._sql, mail, self._troubles, self._settings.max_signals
         )
+
+    async def publish_within(self, connection: Any, rows: Sequence[NewEvent], pairs: Sequence[tuple[str, str]]) -> bool:
+        """Events, and subscriptions that are not stored yet, on the caller's connection: it may hold the only lock."""
+        await caller_connections.publish_within(connection, self._sql, rows, pairs, self._troubles)
+        return False
 
     # -- workers --------------------------------------------------------------------------------------------
 

@@ -102,7 +102,12 @@
 -- the code is executed again, is not stored twice, and the first item of a later try of a step is marked. QUESTIONS
 -- are requests to runs: the request is a message in the mailbox, the answer is in the row, whether or not anyone reads it.
 -- One that is open when its run has ended has ended with the run. CALLBACKS have a token that is stored nowhere, but for
--- its hash: who has it gives the run an outcome, which is a message in the mailbox as the end of a child is. `trace` is what observers send along with a run, a
+-- its hash: who has it gives the run an outcome, which is a message in the mailbox as the end of a child is. EVENTS are facts that anyone may publish: one row, and
+-- no lock. `number` is null until a worker has given it one, after the commit, with the row of `event_order` locked: so
+-- numbers are in the order in which they can be read. `event_waits` has what runs wait for, by name and key ('' without
+-- one); a run that is `armed` is woken once, by a message of the kind `event` in its mailbox, and reads then what it has
+-- not taken (`event_takes`). `event_subscriptions` are the workflows that events start, `event_starts` those starts: to be
+-- made while they have a `due_at`. `trace` is what observers send along with a run, a
 -- signal or a remote step: JSON, an object of short texts. Null without observers.
 --
 -- LOCKS. Rows of `runs` are locked in the order of ids. Claims, flushes and sweeps skip locked rows; operators, signals
@@ -319,7 +324,7 @@ CREATE TABLE {progress} (
 CREATE TABLE {mailbox} (
     run_id    uuid NOT NULL,
     id        uuid NOT NULL,              -- made by the sender; in order of sending
-    kind      varchar(20) NOT NULL,       -- signal, child, remote, cancel, resume, reschedule
+    kind      varchar(20) NOT NULL,       -- signal, child, remote, cancel, resume, reschedule, event
     name      varchar(200) NOT NULL,
     value     text,
     error     text,
@@ -399,6 +404,69 @@ CREATE TABLE {callbacks} (
     ended_at     bigint
 );
 CREATE INDEX callbacks_run ON {callbacks} (run_id);
+
+CREATE TABLE {events} (
+    id           uuid NOT NULL PRIMARY KEY, -- made from the name and event_id, so that the same is published once
+    number       bigint,                  -- its place in the order: not below published_at, in microseconds
+    made         uuid NOT NULL,           -- made by the publisher; tells events of one millisecond apart
+    name         varchar(200) NOT NULL,
+    key          varchar(200) NOT NULL,   -- '' without one
+    event_id     varchar(200) NOT NULL,   -- what the publisher calls it
+    data         text NOT NULL,
+    format       smallint NOT NULL,
+    published_at bigint NOT NULL
+);
+CREATE INDEX events_new ON {events} (published_at, made) WHERE number IS NULL;
+CREATE INDEX events_number ON {events} (number);
+CREATE INDEX events_named ON {events} (name, number);
+CREATE INDEX events_keyed ON {events} (name, key, number);
+
+CREATE TABLE {event_order} (
+    one     smallint NOT NULL PRIMARY KEY,
+    given   bigint NOT NULL,              -- the last number that was given to an event
+    matched bigint NOT NULL               -- events up to this number have woken who waited, and made what they start due
+);
+INSERT INTO {event_order} (one, given, matched) VALUES (1, 0, 0);
+
+CREATE TABLE {event_waits} (
+    run_id uuid NOT NULL,
+    name   varchar(200) NOT NULL,
+    key    varchar(200) NOT NULL,         -- '': events of every key
+    since  bigint NOT NULL,               -- when the run was started, or the first of those that went on as it
+    passed bigint NOT NULL,               -- the last number that these took
+    armed  boolean NOT NULL,
+    PRIMARY KEY (run_id, name, key)
+);
+CREATE INDEX event_waits_armed ON {event_waits} (name, key, run_id) WHERE armed;
+
+CREATE TABLE {event_takes} (
+    run_id   uuid NOT NULL,
+    event_id uuid NOT NULL,
+    waited   varchar(200) NOT NULL,       -- the key that it waited for; '': any
+    PRIMARY KEY (run_id, event_id)
+);
+CREATE INDEX event_takes_event ON {event_takes} (event_id);
+
+CREATE TABLE {event_subscriptions} (
+    name       varchar(200) NOT NULL,     -- of the events
+    workflow   varchar(401) NOT NULL,
+    created_at bigint NOT NULL,           -- events before this start nothing
+    seen_at    bigint NOT NULL,           -- when a worker with this code last began
+    PRIMARY KEY (name, workflow)
+);
+
+CREATE TABLE {event_starts} (
+    event_id uuid NOT NULL,
+    workflow varchar(401) NOT NULL,
+    name     varchar(200) NOT NULL,       -- of the event
+    started  uuid,                        -- the run
+    tries    integer NOT NULL,
+    due_at   bigint,
+    error    text,                        -- why it could not be started the last time
+    PRIMARY KEY (event_id, workflow)
+);
+CREATE INDEX event_starts_due ON {event_starts} (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX event_starts_of ON {event_starts} (workflow, name, due_at) WHERE due_at IS NOT NULL;
 
 CREATE TABLE {remote_steps} (
     run_id        uuid NOT NULL,
@@ -622,6 +690,11 @@ SELECT c.id, c.run_id, c.name,
        {seconds c.heartbeat_ms} AS heartbeat, {time c.opened_at} AS opened_at, {time c.beat_at} AS beat_at,
        {time c.ended_at} AS ended_at
 FROM {callbacks} c LEFT JOIN {runs} r ON r.id = c.run_id;
+
+CREATE VIEW {events_readable} AS
+SELECT event_id AS id, name, CASE WHEN key <> '' THEN key END AS key, CASE WHEN format = 1 THEN {json data} END AS data,
+       {time published_at} AS published_at
+FROM {events};
 
 CREATE VIEW {workers_readable} AS
 SELECT id, host, pid, {json queues} AS queues, {json workflows} AS workflows, concurrency, running, state,

@@ -77,3 +77,8 @@ WHERE s.ended_at <= COALESCE((SELECT r.completed_at FROM {runs} r WHERE r.id = s
 -- Who removes old runs locks this row: one process at a time.
 INSERT INTO {meta} (name, value) VALUES ('removal', '');
 INSERT INTO {meta} (name, value) VALUES ('prefix', '{prefix}');
+
+-- instead of: events_new
+CREATE INDEX events_new ON {events} (number, published_at, made);
+
+-- instead of: events_number

@@ -50,6 +50,20 @@ ALTER TABLE {schema}.callbacks ADD CONSTRAINT callbacks_in_range CHECK (
     LEAST(opened_at, beat_at, ended_at) >= -62135596800000 AND GREATEST(opened_at, beat_at, ended_at) <= 253402300799999
     AND LEAST(timeout_ms, heartbeat_ms, 0) >= 0 AND GREATEST(timeout_ms, heartbeat_ms, 0) <= 253402300799999
     AND attempt BETWEEN 0 AND 2000000000);
+
+ALTER TABLE {schema}.events ADD CONSTRAINT events_in_range CHECK (
+    published_at BETWEEN -62135596800000 AND 253402300799999
+    AND number BETWEEN -62135596800000000 AND 253402300799999000);
+ALTER TABLE {schema}.event_order ADD CONSTRAINT event_order_in_range CHECK (
+    LEAST(given, matched) >= 0 AND GREATEST(given, matched) <= 253402300799999000);
+ALTER TABLE {schema}.event_waits ADD CONSTRAINT event_waits_in_range CHECK (
+    since BETWEEN -62135596800000 AND 253402300799999
+    AND passed BETWEEN 0 AND 253402300799999000);
+ALTER TABLE {schema}.event_subscriptions ADD CONSTRAINT event_subscriptions_in_range CHECK (
+    LEAST(created_at, seen_at) >= -62135596800000 AND GREATEST(created_at, seen_at) <= 253402300799999);
+ALTER TABLE {schema}.event_starts ADD CONSTRAINT event_starts_in_range CHECK (
+    due_at BETWEEN -62135596800000 AND 253402300799999
+    AND tries BETWEEN 0 AND 2000000000);
 ALTER TABLE {schema}.run_values ADD CONSTRAINT run_values_in_range CHECK (
     updated_at BETWEEN -62135596800000 AND 253402300799999);
 ALTER TABLE {schema}.remote_steps ADD CONSTRAINT remote_steps_in_range CHECK (
