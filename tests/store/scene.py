@@ -106,8 +106,8 @@ class Rows:
 
     async def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Everything that a journal entry can change, for seeing that nothing was."""
-        tables = ("runs", "steps", "tries", "progress", "run_tags", "mailbox", "run_values", "questions", "streams",
-                  "stream_sources", "stream_items")  # fmt: skip
+        tables = ("runs", "steps", "tries", "progress", "run_tags", "mailbox", "run_values", "questions", "callbacks",
+                  "streams", "stream_sources", "stream_items")  # fmt: skip
         return {table: sorted(await self.fetch(f"SELECT * FROM [{table}]"), key=repr) for table in tables}
 
     async def close(self) -> None:

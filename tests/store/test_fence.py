@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, Entry, QuestionAnswer, StreamItem, StreamItems
+from stepfast.model.records import (
+    CallbackOutcome,
+    Claimed,
+    Entry,
+    NewCallback,
+    QuestionAnswer,
+    StepWith,
+    StreamItem,
+    StreamItems,
+)
 from tests.store.scene import (
     Scene,
     completed,
@@ -73,6 +82,19 @@ async def test_only_the_owner_refuses_a_question(scene: Scene, run: Claimed) -> 
     assert await scene.store.refuse_question(scene.worker, run.id, run.claim, refusal)
     [row] = await scene.store.questions([mail.id])
     assert (row.state, (await scene.mailbox(run.id)).mail) == ("refused", [])
+
+
+async def test_only_the_owner_rejects_the_value_of_a_callback(scene: Scene, run: Claimed) -> None:
+    made = NewCallback(new_id(), run.id, "paid", None, None, None, 1)
+    await scene.flush(StepWith(step(run), callbacks=[made]))
+    await scene.store.end_callback(made.id, CallbackOutcome("completed", '"x"', None, 1))
+    before = await scene.rows.dump()
+    for worker, claim in ((await scene.add_worker(), run.claim), (scene.worker, run.claim - 1)):
+        assert await scene.store.reject_callback(worker, claim, made.id, '"x"') is None
+    assert await scene.rows.dump() == before
+    assert await scene.store.reject_callback(scene.worker, run.claim, made.id, '"x"')
+    [row] = await scene.store.callbacks_of(run.id)
+    assert (row.state, (await scene.mailbox(run.id)).mail) == ("open", [])
 
 
 async def refused(scene: Scene, entry: Entry, worker: str | None = None) -> None:

@@ -126,7 +126,8 @@ class CallbackResultCall(DurableCall[T]):
         mail = await self._outcome_of_callback()
         while mail.error is None and not self._fits(mail):
             execution.inbox.forget(id_)  # another value comes by the same id
-            if not await execution.recorder.queries.reject_callback(id_, mail.value):
+            reject = execution.recorder.queries.reject_callback
+            if not await reject(execution.run_id, execution.claim, id_, mail.value):
                 break  # it is on record already, by code with another annotation
             self._tell_misfit()
             await execution.waits.reader.look_afresh()  # a look that was under way may have brought the same again

@@ -370,8 +370,8 @@ class StoreQueries:
         """How a callback stands that the run waits for: its time may be up."""
         never()
 
-    async def reject_callback(self, id_: str, value: str | None) -> bool:
-        """Open a callback again whose value does not fit; False if it was taken."""
+    async def reject_callback(self, run_id: str, claim: int, id_: str, value: str | None) -> bool:
+        """Open a callback again whose value does not fit; False if it was taken. LeaseLost if the run was lost."""
         never()
 
     async def send_signal(self, mail: Mail) -> None:

@@ -266,9 +266,10 @@ class Queries:
         attempt had no value of is open again."""
         return await self._drive(callbacks.look, id_, claim, attempt)
 
-    async def reject_callback(self, id_: str, value: str | None) -> bool:
-        """Open a callback again whose value does not fit; False if its run has taken the value."""
-        return await self._drive(callbacks.reject, id_, value)
+    async def reject_callback(self, worker: str, claim: int, id_: str, value: str | None) -> bool | None:
+        """Open a callback again whose value does not fit; False if its run has taken the value, None if the worker does
+        not hold the run under this claim any more."""
+        return await self._drive(callbacks.reject, worker, claim, id_, value)
 
     async def callbacks_of(self, run_id: str, limit: int = 50) -> list[CallbackRow]:
         """The callbacks of a run, the newest first."""

@@ -157,18 +157,26 @@ class StoreQueries(EngineErrands):
         """Refuse a question in the mailbox of a run; LeaseLost if the run was lost."""
         me = self._context.me.id
         if not await self._patiently(lambda: self._store.refuse_question(me, run_id, claim, refusal)):
-            self._runtime.executor.lose(run_id, claim)
-            raise LeaseLost(f"run {run_id} is no longer this worker's (claim {claim})")
+            raise self._lost(run_id, claim)
         self._runtime.answered()
+
+    def _lost(self, run_id: str, claim: int) -> LeaseLost:
+        """The fence has refused a write for a run: stop its handler; the error to raise."""
+        self._runtime.executor.lose(run_id, claim)
+        return LeaseLost(f"run {run_id} is no longer this worker's (claim {claim})")
 
     async def callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
         """How a callback stands that the run waits for."""
         row: CallbackRow | None = await self._patiently(lambda: self._store.look_at_callback(id_, claim, attempt))
         return row
 
-    async def reject_callback(self, id_: str, value: str | None) -> bool:
-        """Open a callback again whose value does not fit."""
-        return bool(await self._patiently(lambda: self._store.reject_callback(id_, value)))
+    async def reject_callback(self, run_id: str, claim: int, id_: str, value: str | None) -> bool:
+        """Open a callback again whose value does not fit; LeaseLost if the run was lost."""
+        me = self._context.me.id
+        done = await self._patiently(lambda: self._store.reject_callback(me, claim, id_, value))
+        if done is None:
+            raise self._lost(run_id, claim)
+        return bool(done)
 
     async def send_signal(self, mail: Mail) -> None:
         """Send a signal to a run, once: its id is given."""

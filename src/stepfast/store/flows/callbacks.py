@@ -70,13 +70,16 @@ def look(id_: str, claim: int, attempt: int) -> Flow[CallbackRow | None]:
     return row
 
 
-def reject(id_: str, value: str | None) -> Flow[bool]:
+def reject(worker: str, claim: int, id_: str, value: str | None) -> Flow[bool | None]:
     """Open a callback again whose value does not fit, and take that out of the mailbox, unless that is done, and
-    perhaps another value is there by now. False: its run has taken it."""
+    perhaps another value is there by now. False: its run has taken it. None: the worker does not hold the run under
+    this claim any more, and the code that does may take the value."""
     found = yield from _locked(id_)
     if found is None:
         return False
     row, run, now = found
+    if (run.worker, run.claim) != (worker, claim):
+        return None
     if row.state != COMPLETED or row.value != value:
         return True
     if not (yield from put("take_mail", [(run.id, id_)])):
