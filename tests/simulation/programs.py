@@ -105,6 +105,8 @@ class Acts:
     async def work(self, needs: int, op: Op) -> str:
         """A step that takes a while, and fails the first few times."""
         nonce, does = self._begin(needs, op)
+        if does == RAISES and op.get("cancels"):
+            _cancel_this_task()
         await asyncio.sleep(_seconds(op, does))
         return _ended(nonce, does)
 
@@ -169,6 +171,12 @@ class Acts:
         return {None: None, "quick": self.undo, "slow": self.slow_undo, "never": self.no_undo}[op.get("undo")]
 
 
+def _cancel_this_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
 def _seconds(op: Op, does: str) -> float:
     return float(op["timeout"]) * 2 if does == LATE else float(op.get("pause", 0))
 
@@ -229,14 +237,22 @@ class Player:
             "compensate": self._acts.undo_of(op),
         }
         work: Any = self._acts.work_in_thread if op.get("plain") else self._acts.work
-        return ctx.options(**how).step(work, needs, {k: op[k] for k in ("pause", "fails", "timeout") if k in op})
+        return ctx.options(**how).step(
+            work, needs, {k: op[k] for k in ("pause", "fails", "timeout", "cancels") if k in op}
+        )
 
     async def _step(self, ctx: Context, op: Op) -> None:
         await self._story.see(self._call(ctx, op, ctx._cursor.position), op.get("caught", True))
 
     async def _together(self, ctx: Context, op: Op) -> None:
         needs = ctx._cursor.position
-        await ctx.gather(*(self._story.see(self._call(ctx, each, needs)) for each in op["ops"]))
+        calls = [self._story.see(self._call(ctx, each, needs)) for each in op["ops"]]
+        if not op.get("tasks"):
+            await ctx.gather(*calls)
+            return
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
 
     async def _sleep(self, ctx: Context, op: Op) -> None:
         if op.get("until"):
@@ -329,6 +345,9 @@ class Player:
 
     async def _stumble(self, ctx: Context, op: Op) -> None:
         if ctx.attempt <= op["attempts"]:
+            if op.get("cancels"):
+                _cancel_this_task()
+                await asyncio.sleep(0)
             raise RuntimeError("not at this attempt")
 
     async def _give_up(self, ctx: Context, op: Op) -> None:

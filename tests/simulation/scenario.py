@@ -45,6 +45,7 @@ def make(seed: int, size: int = 3) -> Scenario:
     if chance.random() < 0.15:
         made["runs"] += _debounced(chance)
     _add_pairs(Random(f"{seed} pairs of waits"), made)
+    _add_own_cancels(Random(f"{seed} own cancels"), made)
     last = max(run["at"] for run in made["runs"])
     made["horizon"] = last + chance.choice((2.0, 5.0, 10.0))
     made["signals"] = [_signal(chance, made) for _ in range(chance.choice((0, 1, 2, 4)))]
@@ -277,6 +278,36 @@ _WAITS: dict[str, Any] = {
     "transaction": lambda chance: {"do": "transaction", **_RETRIED},
 }
 """Everything that a branch can wait for; remote steps have workflows of their own."""
+
+
+# -- code that cancels its own task, or makes tasks --------------------------------------------------------------------
+
+
+def _add_own_cancels(chance: Random, made: Scenario) -> None:
+    """Sometimes a run whose steps and code cancel their own tasks, and whose steps are awaited in tasks of the code."""
+    if chance.random() < 0.85:
+        return
+    made["runs"].append(
+        {"at": _early(chance), "workflow": "plain", "input": {"program": _own_cancels(chance)}, "options": {}}
+    )
+
+
+def _own_cancels(chance: Random) -> list[Op]:
+    def step() -> Op:
+        op = {"do": "step", "pause": _pause(chance), "retries": 2, "backoff": chance.choice(("quick", "slow"))}
+        return op | chance.choice(({}, {"fails": 1, "cancels": True}, {"fails": 2, "cancels": True, "timeout": 9.0}))
+
+    line = [
+        {"do": "together", "tasks": True, "ops": [step(), step()]},
+        step(),
+        {"do": "stumble", "attempts": 1, "cancels": True},
+        chance.choice((_sleep, _signalled, _until))(chance, 0),
+        step(),
+    ]
+    chance.shuffle(line)
+    if chance.random() < 0.4:
+        return [{"do": "branches", "lines": [line[:2], line[2:]]}]
+    return line
 
 
 # -- people and faults -------------------------------------------------------------------------------------------------
