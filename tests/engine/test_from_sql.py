@@ -403,6 +403,24 @@ async def test_an_application_with_a_codec_reads_what_sql_wrote_plainly(make_app
     assert await app.get(str(run_id)).result(timeout=PATIENCE) == 42
 
 
+async def test_of_signals_with_one_id_a_run_takes_one(make_app: MakeApp, sql: Any) -> None:
+    """Sent by SQL and by Python, before it was taken and after."""
+    app = make_app(settings=QUICK)
+    run = await app.start(listener(app, "more", "more", name="asks"))
+    for value in ("1", "2"):
+        await sql.execute("SELECT stepfast.signal($1, 'more', $2::json, id => 'a')", run.id, value)
+    await run.signal("more", 3, id="a")
+    await app.drain()
+    await sql.execute("SELECT stepfast.signal($1, 'more', '4', id => 'a')", run.id)
+    await run.signal("more", 5, id="b")
+    await sql.execute("SELECT stepfast.signal($1, 'more', '6', id => 'b')", run.id)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == [1, 5]
+    await sql.execute("SELECT stepfast.signal($1, 'more', '7', id => 'b')", run.id)
+    with pytest.raises(asyncpg.PostgresError, match="the id of a signal must not be empty"):
+        await sql.execute("SELECT stepfast.signal($1, 'more', '7', id => '')", run.id)
+
+
 async def test_a_trigger_of_somebody_with_few_rights_starts_runs(make_app: MakeApp, sql: Any) -> None:
     """Their table lies in another schema, and functions of a stranger on their search_path change nothing."""
     app = make_app(settings=QUICK)

@@ -444,8 +444,11 @@ BEGIN
 END
 $$;
 
--- Send a signal to a run, or for a dag run to its step of that name: `SELECT {schema}.signal(run, 'approved', 'true')`.
-CREATE FUNCTION {schema}.signal(run uuid, name text, value json DEFAULT 'null', notify boolean DEFAULT false) RETURNS void
+-- Send a signal to a run, or for a dag run to its step of that name: `SELECT {schema}.signal(run, 'approved', 'true')`. Of
+-- several with the same `id` the run takes one.
+CREATE FUNCTION {schema}.signal(
+    run uuid, name text, value json DEFAULT 'null', notify boolean DEFAULT false, id text DEFAULT NULL
+) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -465,6 +468,13 @@ BEGIN
     SELECT r.status, r.reason, r.graph IS NOT NULL AND r.dag_id IS NULL INTO state, why, is_dag
     FROM {schema}.runs r WHERE r.id = continuation;
     PERFORM {schema}.sql_refuse_missing(signal.run, state);
+    IF signal.id IS NOT NULL THEN  -- apart: without an id no right to read this table is needed
+        PERFORM {schema}.sql_checked_name(signal.id, 'the id of a signal');
+        IF EXISTS (SELECT FROM {schema}.run_values v
+                   WHERE v.run_id IN (signal.run, continuation) AND v.key = '~signal/' || signal.id) THEN
+            RETURN;
+        END IF;
+    END IF;
     IF is_dag AND state NOT IN ('completed', 'failed', 'cancelled', 'compensated') THEN
         SELECT r.id INTO receiver FROM {schema}.runs r
         WHERE r.dag_id = signal.run AND r.dag_step = signal.name
@@ -476,6 +486,14 @@ BEGIN
     ELSIF state IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AND why IS DISTINCT FROM 'continued' THEN
         RAISE EXCEPTION 'run % is %; a signal can only be sent to a run that has not ended', continuation, state
             USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    IF signal.id IS NOT NULL THEN
+        INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
+        VALUES (continuation, '~signal/' || signal.id, 'null', 1, {now})
+        ON CONFLICT (run_id, key) DO NOTHING;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
     END IF;
     PERFORM {schema}.sql_leave_mail(receiver, 'signal', signal.name, stored, signal.notify);
 END
