@@ -57,7 +57,7 @@ class LogLine:
     logger: str
     message: str
     step: str | None
-    """The step in which it was logged; None: in the code between steps."""
+    """The step in which it was logged, or the step of a dag; None: in the code between steps."""
 
 
 class _Place(NamedTuple):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Context, Settings, Stepfast, SyncContext, step
+from stepfast import ConfigurationError, Context, DagContext, Settings, Stepfast, SyncContext, step
 from stepfast.engine.run_log import HANDLER
 from stepfast.run import Run
+from stepfast.testing import Lab
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Gate, drained, interrupt
 
@@ -196,11 +197,28 @@ def test_others_hear_what_they_would_hear_without_it(capsys: pytest.CaptureFixtu
     """Python's handler of last resort prints warnings where there is no other."""
     root = logging.getLogger()
     others, root.handlers = root.handlers, []
-    HANDLER.begin()
+    HANDLER.begin("a worker")
     try:
         log.warning("to stderr")
         log.info("nowhere")
     finally:
-        HANDLER.end()
+        HANDLER.end("a worker")
         root.handlers = others
     assert capsys.readouterr().err == "to stderr\n"
+
+
+@ON_SQLITE
+async def test_a_lab_keeps_lines_too_and_those_of_a_dag_name_its_steps(make_app: MakeApp) -> None:
+    app = make_app(run_logs="INFO")
+    dag = app.dag("graph")
+
+    @dag.step
+    async def first(ctx: DagContext) -> None:
+        log.info("one")
+        await ctx.step("inner", lambda: ctx.log.info("two"))
+
+    async with Lab(app) as lab:
+        run = await lab.start(dag, None)
+        await lab.settle()
+        assert [line[2:] for line in await lines(run)] == [("one", "first"), ("two", "inner")]
+    assert HANDLER not in logging.getLogger().handlers

@@ -96,7 +96,7 @@ def _keep(execution: Execution, record: logging.LogRecord) -> None:
         "level": record.levelname,
         "logger": record.name,
         "message": said.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0"),
-        "step": call.name if call is not None and call.execution is execution else None,
+        "step": call.name if call is not None and call.execution is execution else execution.claimed.dag_step,
     }
     execution.lines.take(execution.recorder.payloads.encode_own(line))
 
@@ -148,24 +148,23 @@ class RunLogHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._busy = threading.local()
-        self._users = 0
+        self._users: set[object] = set()
         self._changing = threading.Lock()
 
     def createLock(self) -> None:
         """Have no lock: lines of many threads need not wait for each other."""
         self.lock = None
 
-    def begin(self) -> None:
-        """Listen; for each call there is one of ``end``."""
+    def begin(self, worker: object) -> None:
+        """Listen, until this worker ends."""
         with self._changing:
-            self._users += 1
-            if self._users == 1:
-                logging.getLogger().addHandler(self)
+            self._users.add(worker)
+            logging.getLogger().addHandler(self)
 
-    def end(self) -> None:
-        """Listen no more, if nothing else wants it."""
+    def end(self, worker: object) -> None:
+        """Listen no more, if no other worker wants it."""
         with self._changing:
-            self._users -= 1
+            self._users.discard(worker)
             if not self._users:
                 logging.getLogger().removeHandler(self)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 from ..app import Stepfast
 from ..engine.host import CHANCE, TURNS
 from ..engine.options import Seconds, StartKeywords, shows_options
+from ..engine.run_log import HANDLER
 from ..engine.workflow import Workflow
 from ..errors import ConfigurationError, StepfastError
 from ..model.backoff import seconds
@@ -130,6 +131,7 @@ def kill(worker: Worker) -> None:
     duties.stopping = duties.claimer.stopped = duties.sweeper.stopped = duties.remote_dispatcher.stopped = True
     duties.unsubscribe()
     interpreter.restore(worker)
+    HANDLER.end(worker)
     duties.executor.lose_all()
     for task in (*worker._tasks, *duties.chores):
         task.cancel()

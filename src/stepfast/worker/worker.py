@@ -485,7 +485,6 @@ class Worker:
         self._cancelled_before = 0
         self._cause: tuple[str, BaseException] | None = None
         self._hurried = asyncio.Event()
-        self._keeps_lines = False
         self.broken = asyncio.Event()
         """Set if a duty ended by an error, which is a bug: the worker is of no use any more, and leaves."""
 
@@ -536,8 +535,7 @@ class Worker:
         self._logger.info("worker %s started: %s", self.id, ", ".join(self._context.me.served()) or "no workflows")
         interpreter.ease(self, threshold_for(self._settings), self._settings.switch_interval)
         if self._context.run_logs is not None:
-            HANDLER.begin()
-            self._keeps_lines = True
+            HANDLER.begin(self)
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
@@ -576,9 +574,7 @@ class Worker:
             try:
                 await to_the_end(self._clean_up)
             finally:
-                if self._keeps_lines:
-                    HANDLER.end()
-                    self._keeps_lines = False
+                HANDLER.end(self)
                 self.left.set()
         self._logger.info("worker %s stopped", self.id)
 
