@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from stepfast.model.status import TIMED_OUT
 from tests.faults import graphs, remote_workload
 from tests.faults.graph_storm import ANSWERS
 from tests.judge import dags, remote, runs
@@ -218,4 +219,15 @@ def schedules(outcome: Outcome) -> Iterator[Violation]:
             yield Violation("tick twice", "-", f"{count} runs of {key}")
 
 
-RULES = (drawn, remembered, tries, released, limits, debounced, schedules)
+def callbacks(outcome: Outcome) -> Iterator[Violation]:
+    """What was accepted is what the run saw, and it saw one outcome: nothing lost, nothing twice, nothing made up."""
+    for held in outcome.world.outside.callbacks.values():
+        if len(held.accepted) > 1 or len(held.seen) > 1:
+            yield Violation("callback twice", held.run, f"accepted: {held.accepted}, seen: {held.seen}")
+        elif held.seen and held.accepted and held.seen != held.accepted:
+            yield Violation("callback lost", held.run, f"accepted: {held.accepted}, seen: {held.seen}")
+        elif not held.seen <= held.sent | {TIMED_OUT}:
+            yield Violation("callback made up", held.run, f"sent: {held.sent}, seen: {held.seen}")
+
+
+RULES = (callbacks, drawn, remembered, tries, released, limits, debounced, schedules)

@@ -13,7 +13,9 @@ from unittest import mock
 from stepfast.engine import compensation, step, waits
 from stepfast.engine import history as engine_history
 from stepfast.engine.execution import Execution
+from stepfast.model.status import TIMED_OUT
 from stepfast.model.transitions import dag, finish
+from stepfast.store.flows import callbacks as flows_callbacks
 from stepfast.store.flows import claims as flows_claims
 from stepfast.store.flows import flush as flow
 from stepfast.store.flows import limits as flows_limits
@@ -198,11 +200,27 @@ def open_records() -> Any:
     return swapped(engine_history, "_replaces", lambda new, old: False)
 
 
+@contextlib.contextmanager
+def callback_time() -> Iterator[None]:
+    """A run is told that the time of its callback is up, and the callback goes on taking an outcome."""
+    refusal = vars(flows_callbacks)["_refusal"]
+
+    def never_late(row: Any, run: Any, now: int) -> Any:
+        return (yield from refusal(row._replace(timeout_ms=None, heartbeat_ms=None), run, now))
+
+    def only_told(row: Any, now: int) -> Any:
+        yield from ()
+        return row._replace(state=TIMED_OUT)
+
+    with swapped(flows_callbacks, "_refusal", never_late), swapped(flows_callbacks, "_time_out", only_told):
+        yield
+
+
 ALL: dict[str, Mutation] = {
     "fence": fence, "wakes": wakes, "token": token, "lease": lease, "own lease": own_lease, "retries": retries,
     "take": take, "parents": parents, "release": release, "skips": forgotten_release, "reverse": reverse,
     "history": history, "limits": limits, "due": due, "past": past, "new input": new_input, "held": held,
-    "opened": open_records,
+    "opened": open_records, "callback time": callback_time,
 }  # fmt: skip
 """By the name of the rule that is taken out."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepfast import InvalidState, RunCancelled, RunFailed, Stepfast
+from stepfast import CallbackDone, InvalidState, RunCancelled, RunFailed, Stepfast
 from tests.faults.bystanders import TROUBLE, Sender, wish
 from tests.faults.graph_storm import ANSWERS
 from tests.judge.evidence import Seen
@@ -79,6 +79,7 @@ class People:
             acts += [self._signal(number, each) for number, each in enumerate(self._scenario["signals"])]
             acts += [self._wish(each) for each in self._scenario["wishes"]]
             acts += [self._order(each) for each in self._scenario["orders"]]
+            acts += [self._hold(each) for each in self._scenario.get("holders", ())]
             await asyncio.gather(*acts, asyncio.sleep(self._scenario["horizon"]))
             calm()
             await self._let_go()
@@ -142,6 +143,26 @@ class People:
             await getattr(self._app, what)(NARROW, **limits)
         self.orders.append(Order(what, at, self._world.time.microseconds(), order.get("concurrency")))
 
+    # -- holders of tokens -------------------------------------------------------------------------------------------
+
+    async def _hold(self, act: dict[str, Any]) -> None:
+        """Do something with one of the last tokens."""
+        await asyncio.sleep(act["at"])
+        tokens = list(self._world.outside.callbacks)
+        if len(tokens) > act["token"]:
+            await self._end(tokens[-1 - act["token"]], act["do"], act["value"])
+
+    async def _end(self, token: str, do: str, value: str) -> None:
+        held = self._world.outside.callbacks[token]
+        if do != "beat":
+            held.sent.add(value)
+        with contextlib.suppress(*TROUBLE, CallbackDone):
+            if do == "beat":
+                await self._app.beat(token)
+            else:
+                await (self._app.complete(token, value) if do == "complete" else self._app.fail(token, value))
+                held.accepted.add(value)
+
     # -- to the end --------------------------------------------------------------------------------------------------
 
     async def _let_go(self) -> None:
@@ -160,6 +181,9 @@ class People:
                 for name in _listened_for(waiting_for):
                     if not self._world.store.connection.execute(_IN_THE_BOX, (run_id, name)).fetchone():
                         await sender.send(run_id, name)
+                for token, held in list(self._world.outside.callbacks.items()):
+                    if held.run == run_id and not held.seen:
+                        await self._end(token, "complete", "z")
                 for name in self._gates if workflow == dags.NAME else ():
                     await self._answer(run_id, name)
             await asyncio.sleep(1.0)

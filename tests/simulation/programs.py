@@ -15,6 +15,8 @@ from typing import Any
 
 from stepfast import (
     Backoff,
+    CallbackFailed,
+    CallbackTimeout,
     ChildFailed,
     Context,
     NonRetryableError,
@@ -28,6 +30,7 @@ from stepfast.engine.call import DurableCall
 from stepfast.engine.host import current_call, current_execution
 from stepfast.engine.workflow import Workflow
 from stepfast.errors import WaitTimeout
+from stepfast.model.status import TIMED_OUT
 from tests.faults.composing import key_of
 from tests.judge.evidence import ASKS, LATE, RAISES, RETURNS, TASK
 from tests.judge.ledger import Ledger
@@ -48,6 +51,19 @@ MAY_FAIL_TO_UNDO = frozenset({"sour"})
 WITH_INPUT = ("plain", "doomed", "saga", "sour", "chain", "plain_def", "doomed_def", "saga_def")
 
 
+class HeldCallback:
+    """What holders of a token did, and what its run saw of it."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.accepted: set[str] = set()
+        """Outcomes whose sender was told that they are taken."""
+        self.sent: set[str] = set()
+        """Outcomes that were sent, whatever their senders were told."""
+        self.seen: set[str] = set()
+        """Outcomes that the code saw, on any replay."""
+
+
 class Outside:
     """What the world knows of runs, and runs do not: how often each place was called, and what it saw there."""
 
@@ -61,6 +77,9 @@ class Outside:
         """How many retries a place was given."""
         self.branched: set[tuple[str, tuple[str, int]]] = set()
         """Where branches began, and what lost a race: places that may have no record."""
+
+        self.callbacks: dict[str, HeldCallback] = {}
+        """By token, in the order in which they were made."""
 
     def times(self) -> int:
         """How often the present place was called before."""
@@ -262,6 +281,19 @@ class Player:
 
     async def _signal(self, ctx: Context, op: Op) -> None:
         await self._story.see(ctx.wait_signal(op["name"], type=str, timeout=op.get("timeout")))
+
+    async def _callback(self, ctx: Context, op: Op) -> None:
+        """Its token is known outside as soon as the code has it; the code may be elsewhere when it ends."""
+        callback = await ctx.callback("held", timeout=op.get("timeout"), heartbeat=op.get("heartbeat"))
+        held = self._outside.callbacks.setdefault(callback.token, HeldCallback(ctx.run_id))
+        await self.line(ctx, op.get("meanwhile", []))
+        for _ in range(op["asks"]):
+            try:
+                held.seen.add(str(await callback.result()))
+            except CallbackFailed as failed:
+                held.seen.add(failed.message)
+            except CallbackTimeout:
+                held.seen.add(TIMED_OUT)
 
     async def _until(self, ctx: Context, op: Op) -> None:
         check = self._acts.asking(ctx._cursor.position, op)

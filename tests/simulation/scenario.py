@@ -50,8 +50,10 @@ def make(seed: int, size: int = 3) -> Scenario:
     made["horizon"] = last + chance.choice((2.0, 5.0, 10.0))
     made["signals"] = [_signal(chance, made) for _ in range(chance.choice((0, 1, 2, 4)))]
     made["wishes"] = [_wish(chance, made) for _ in range(chance.choice((0, 0, 0, 1, 2)))]
+    made["holders"] = []
     made["orders"] = _orders(chance, made) if made["limits"] else []
     made["faults"] = [_fault(chance, made, lease) for _ in range(chance.choice((0, 1, 2, 2, 3, 4)))]
+    _add_callbacks(Random(f"{seed} callback holders"), made)
     return made
 
 
@@ -308,6 +310,44 @@ def _own_cancels(chance: Random) -> list[Op]:
     if chance.random() < 0.4:
         return [{"do": "branches", "lines": [line[:2], line[2:]]}]
     return line
+
+
+def _add_callbacks(chance: Random, made: Scenario) -> None:
+    """Sometimes a run that makes callbacks, and holders of its tokens; drawn apart, and last: others stay what they
+    were."""
+    if chance.random() < 0.85:
+        return
+    program = [*(_callback(chance) for _ in range(chance.randint(1, 3))), {"do": "step"}]
+    if chance.random() < 0.5:
+        lines = [[_callback(chance)], [_callback(chance), _waiting_line(chance)[0]]]
+        program.insert(chance.randint(0, 1), {"do": chance.choice(("branches", "map")), "lines": lines, "limit": 2})
+    made["runs"].append({"at": _early(chance), "workflow": "plain", "input": {"program": program}, "options": {}})
+    span = max(made["horizon"], 5.0)
+    made["holders"] = [
+        {
+            "at": round(chance.random() * span, 3), "token": chance.randrange(4),
+            "do": chance.choice(("complete", "complete", "fail", "beat")), "value": chance.choice("ab"),
+        }
+        for _ in range(chance.randint(2, 10))
+    ]  # fmt: skip
+    if chance.random() < 0.5:
+        made["faults"].append(
+            {
+                "kind": chance.choice(("request", "reply", "death")), "worker": chance.randrange(made["workers"]),
+                "question": "look_at_callback", "number": chance.choice((1, 1, 2)),
+            }
+        )  # fmt: skip
+
+
+def _callback(chance: Random) -> Op:
+    op: Op = {"do": "callback", "asks": chance.choice((1, 1, 2))}
+    if chance.random() < 0.6:
+        op["timeout"] = chance.choice((0.1, 1.0, 3.0))
+    if chance.random() < 0.3:
+        op["heartbeat"] = chance.choice((0.5, 2.0))
+    if chance.random() < 0.5:
+        op["meanwhile"] = [chance.choice(({"do": "step", "pause": _pause(chance)}, {"do": "sleep", "seconds": 1.0}))]
+    return op
 
 
 # -- people and faults -------------------------------------------------------------------------------------------------
