@@ -334,6 +334,33 @@ async def test_a_starter_signals_a_chain_without_reading_where_it_goes_on(people
         assert await people.owner.fetchval(f"SELECT count(*) FROM {people.namespace}.mailbox") == 0
 
 
+async def test_a_starter_sends_signals_of_one_id_once_also_along_a_chain(people: People) -> None:
+    starter, worker = people.app("starter"), people.app("worker")
+
+    @worker.workflow
+    async def chain(ctx: Context, n: int) -> Any:
+        if n:
+            ctx.continue_as(n - 1)
+        return [await ctx.wait_signal("more") for _ in range(3)]
+
+    async with starter, worker:
+        run = await worker.start(chain, 2)
+        ours = starter.get(run.id)
+        await ours.signal("more", 1, id="x")
+        await worker.drain()
+        async with people.connection("starter") as connection:
+            for _ in range(2):
+                await ours.signal("more", 2, id="x")
+                async with connection.transaction():
+                    await ours.signal("more", 3, id="x", connection=connection)
+                    await connection.execute(f"SELECT {people.namespace}.signal($1, 'more', '4', id => 's')", run.id)
+                await worker.drain()
+            async with connection.transaction():
+                await ours.signal("more", 5, id="y", connection=connection)
+        await worker.drain()
+        assert await run.result(timeout=PATIENCE) == [1, 4, 5]
+
+
 async def test_a_starter_who_sends_again_finds_that_one_further_on_in_a_chain_took_the_signal(people: People) -> None:
     starter, worker = people.app("starter"), people.app("worker")
 

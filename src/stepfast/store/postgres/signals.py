@@ -80,8 +80,11 @@ class Mailboxes:
             return Answer(None)
         step = await self._step(connection, mail) if run["dag"] else None
         receiver = mail.run_id if step is None else str(step["id"])
-        if mail.given and await connection.fetchval(self._sql["has_signal_id"], mail.run_id, SIGNAL_ID + mail.given):
-            return Answer(run["status"], run["reason"], done=True)
+        key = None if mail.given is None else SIGNAL_ID + mail.given
+        holder = mail.run_id if key is None else await self._holder(connection, run, mail.run_id)
+        for which in dict.fromkeys((mail.run_id, holder)) if key is not None else ():
+            if await connection.fetchval(self._sql["has_signal_id"], which, key):
+                return Answer(run["status"], run["reason"], done=True)
         if again and await self._was_taken(connection, run, receiver, mail.id):
             return Answer(run["status"], run["reason"], done=True)
         way, whose = way_to_signal(run["status"], run["reason"]), None
@@ -93,8 +96,7 @@ class Mailboxes:
             return Answer(run["status"], run["reason"], whose=whose)
         if run["dag"] and (step is None or way_to_signal(step["status"]) != "take"):
             return Answer(run["status"], NO_SUCH_STEP)
-        key = None if mail.given is None else SIGNAL_ID + mail.given
-        if key is not None and not await connection.fetchval(self._sql["put_signal_id"], whose or mail.run_id, key):
+        if key is not None and not await connection.fetchval(self._sql["put_signal_id"], holder, key):
             return Answer(run["status"], run["reason"], done=True, whose=whose)
         await self._put(connection, replace(mail, run_id=receiver), whose or receiver)
         return Answer(run["status"], run["reason"], done=True, whose=whose)
@@ -112,6 +114,16 @@ class Mailboxes:
             run_id = successor_id(run_id)
             run = await connection.fetchrow(self._sql["status_of"], run_id)
         return False
+
+    async def _holder(self, connection: Any, run: Any, run_id: str) -> str:
+        """The last of the runs that one went on as, which has the ids of their signals. A caller who may not read which
+        it is finds it by the ids that they must have."""
+        while way_to_signal(run["status"], run["reason"]) == "forward":
+            run = await connection.fetchrow(self._sql["status_of"], successor_id(run_id))
+            if run is None:
+                break
+            run_id = successor_id(run_id)
+        return run_id
 
     async def _last(self, connection: Any, run: Any, run_id: str) -> tuple[Any, str]:
         """The last of the runs that one went on as, and its id. It decides; what it takes is left with the run that was
