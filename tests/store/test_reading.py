@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, ValueSet
+from stepfast.model.names import LOGS
+from stepfast.model.records import Claimed, StreamItem, StreamItems, ValueSet
 from stepfast.model.rows import NO_CALL, ActivityRow, Definition
 from stepfast.settings import Settings
 from stepfast.store import Store
@@ -169,6 +170,28 @@ async def test_steps_that_were_recorded_later(scene: Scene, run: Claimed) -> Non
     later = await scene.store.steps_since(run.id, numbers[1], 2)
     assert [record.seq for record in later] == numbers[2:4]
     assert await scene.store.steps_since(run.id, numbers[4]) == []
+
+
+async def test_lines_beyond_the_bound_are_counted_once(scene: Scene, run: Claimed) -> None:
+    """A flush whose reply was lost comes again; the next claim counts on."""
+
+    def logged(*numbers: int | None, claim: int = run.claim) -> StreamItems:
+        items = [
+            StreamItem(run.id, LOGS, "~~", claim, number, 1, f'"{number}"', 1) if number is not None
+            else StreamItem(run.id, LOGS, "~~", claim, 10, 1, None, 1)
+            for number in numbers
+        ]  # fmt: skip
+        return StreamItems(run.id, claim, 100, 10**6, items, most_lines=3)
+
+    await scene.flush(logged(0, 1))
+    for _ in range(2):
+        await scene.flush(logged(2, 3, 4, None))
+    rows = (await scene.store.stream_pages([(run.id, LOGS, 0, 100)]))[run.id, LOGS]
+    assert [row.value for row in rows] == ['"0"', '"1"', '"2"']
+    assert await scene.store.dropped_lines(run.id) == 7
+    assert await scene.store.stream_sizes(run.id) == {LOGS: 3}
+    part = await scene.store.glance(5).stream_part(run.id, LOGS, 1, 3, 100)
+    assert [(each.number, each.value) for each in part] == [(2, '"1"'), (3, '"2"')]
 
 
 async def test_values_that_are_waited_for(scene: Scene, run: Claimed) -> None:
