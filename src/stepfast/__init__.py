@@ -64,7 +64,7 @@ from .errors import (
     WorkerBroken,
 )
 from .info import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
-from .model.backoff import Backoff
+from .model.backoff import Again, Backoff, Done
 from .model.payload import Codec
 from .model.queue_config import Rate
 from .queues import QueueInfo
@@ -78,6 +78,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "Again",
     "AlreadyRunning",
     "AppClosed",
     "AttemptTimeout",
@@ -103,6 +104,7 @@ __all__ = [
     "DatabaseRefused",
     "DatabaseUnavailable",
     "DeadlineExceeded",
+    "Done",
     "DurableCall",
     "ErrorInfo",
     "Event",

@@ -319,7 +319,7 @@ class CallbackDone(StepfastError):
 
 
 class WaitTimeout(RecordedError, TimeoutError):
-    """The check of ``ctx.wait_until`` did not become true in time."""
+    """The check of ``ctx.wait_until`` did not become true in time, or within so many checks."""
 
 
 class ChildFailed(RecordedError):

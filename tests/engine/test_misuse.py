@@ -471,6 +471,10 @@ async def test_a_name_that_no_context_has_stays_an_attribute_error(app: Stepfast
         (lambda ctx: ctx.wait_signal("go", timeout=-1), "the timeout of ctx.wait_signal must be zero or more seconds"),
         (lambda ctx: ctx.sleep(-1), "the duration of ctx.sleep must be zero or more seconds"),
         (lambda ctx: ctx.wait_until("x", lambda: 0, every=-1), "every of ctx.wait_until must be zero or more seconds"),
+        (
+            lambda ctx: ctx.wait_until("x", lambda: 0, max_checks=0),
+            "max_checks of ctx.wait_until must be a whole number",
+        ),
         (lambda ctx: ctx.wait_until("x", lambda: 0, timeout=-1), "the timeout of ctx.wait_until must be zero or more"),
     ],
 )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, RunCancelled, Settings, Stepfast
+from stepfast import Again, Backoff, Context, Done, RunCancelled, Settings, Stepfast
+from stepfast.testing import Lab, crash_everywhere
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.engine import (
@@ -481,3 +484,141 @@ async def test_an_open_wait_is_listed_once_however_long_its_check_takes(make_app
     assert [(step.name, step.kind, step.status) for step in await run.steps()] == [("check", "wait_until", "waiting")]
     await run.resume()
     assert (await run.status(), await listed()) == ("queued", [("check", "waiting")])
+
+
+# -- answers: again, and done -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cursor:
+    page: int
+
+
+class Base64:
+    """A codec under which no payload can be read as it is."""
+
+    def encode(self, data: bytes) -> bytes:
+        return base64.b64encode(data)
+
+    def decode(self, data: bytes) -> bytes:
+        return base64.b64decode(data)
+
+
+@KINDS
+@ON_BOTH
+async def test_a_state_is_given_to_the_next_check_and_the_pauses_grow(make_app: MakeApp, kind: str) -> None:
+    """Each check is made by another worker: the state, and how many there were, are stored."""
+    app, seen = make_app(codec=Base64()), list[tuple[Cursor, str]]()
+
+    def check(cursor: Cursor, name: str) -> Again | Done[list[int]] | None:
+        seen.append((cursor, name))
+        if cursor.page == 3:
+            return Done([]) if len(seen) > 5 else None  # not yet, with the same state
+        return Again(Cursor(cursor.page + 1), after=7 if cursor.page == 2 else None)
+
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_until(check, Cursor(1), "x", every=Backoff(10, factor=2, max=60, jitter=False))
+
+    run = await app.start(workflow_of(app, kind, order))
+    pauses = []
+    for _ in range(5):
+        await app.drain()
+        info = await run.info()
+        assert info.due_at is not None
+        pauses.append(round((info.due_at - info.read_at).total_seconds()))
+        await let_pass(app, run, 61)
+    assert await finished(app, run) == []  # which is not true, and the end all the same
+    assert pauses == [10, 7, 40, 60, 60]
+    assert seen == [(Cursor(page), "x") for page in (1, 2, 3, 3, 3, 3)]
+    [step] = await run.steps()
+    [line] = await run.activity()
+    assert (step.kind, step.output, line.parameters) == ("wait_until", [], {"cursor": {"page": 1}, "name": "x"})
+
+
+async def test_a_state_outlives_crashes_and_is_undone_as_it_was_given(app: Stepfast) -> None:
+    seen, undone = list[int](), list[tuple[str, int]]()
+
+    async def check(page: int) -> Again | Done[str]:
+        seen.append(page)
+        return Again(page + 1) if page < 4 else Done("so")
+
+    def undo(output: str, page: int) -> None:
+        undone.append((output, page))
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=undo).wait_until(check, 1, every=30, max_checks=4)
+        raise ValueError("no")
+
+    report = await crash_everywhere(app, order)
+    assert (report.status, report.crashes > 10) == ("compensated", True)
+    assert set(undone) == {("so", 1)}
+    # Each run asks once with the first page, and again only where its worker died before the next one was stored.
+    assert report.crashes <= seen.count(1) < 1.5 * report.crashes
+
+
+async def test_a_check_that_fails_is_made_again_with_its_state(app: Stepfast, calls: Calls) -> None:
+    def check(page: int = 0) -> Again | Done[int]:
+        if calls.hit(f"page {page}") == 1:
+            raise ConnectionError("busy")
+        return Again(page + 1) if page < 2 else Done(page)
+
+    options = {"retries": 1, "backoff": Backoff(base=60, jitter=False)}
+    run = await app.start(asking(app, check, options=options, max_checks=3))
+    for _ in range(6):
+        await app.drain()
+        await let_pass(app, run, 3601)
+    assert await run.result(timeout=PATIENCE) == 2
+    assert calls == {"page 0": 2, "page 1": 2, "page 2": 2}
+
+
+@ON_BOTH
+async def test_no_more_checks_are_made_than_allowed(app: Stepfast, outside: Outside, calls: Calls) -> None:
+    """Counted over releases; in a new attempt anew, as its time is."""
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> None:
+        try:
+            await ctx.wait_until(outside.ask, every=60, max_checks=3)
+        except TimeoutError as error:
+            raise ValueError(str(error)) from error
+
+    run = await app.start(order)
+    for _ in range(8):
+        await app.drain()
+        await let_pass(app, run, 61)
+    await failure(run, "check 'ask' did not become true within 3 checks")
+    assert calls["ask"] == 6
+
+
+async def test_a_run_that_is_cancelled_between_checks_makes_no_other(app: Stepfast) -> None:
+    seen = []
+
+    def check(page: int) -> Again:
+        seen.append(page)
+        return Again(page + 1)
+
+    order = asking(app, check, 1, every=Backoff(base=60))
+    async with Lab(app) as lab:
+        run = await lab.start(order)
+        await lab.settle()
+        await lab.advance(150)
+        await run.cancel()
+        await lab.advance(3600)
+        assert (await run.status(), seen) == ("cancelled", [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda: Again(2, after="soon"), "after of Again must be zero or more seconds"),  # type: ignore[arg-type]
+        (lambda: Again("seven"), "the state of wait_until 'check' does not fit its annotation"),
+        (lambda: Again(object()), "the state of wait_until 'check' cannot be stored as JSON"),
+    ],
+)
+async def test_an_answer_that_cannot_be_kept_is_refused(app: Stepfast, answer: Any, message: str) -> None:
+    def check(page: int) -> Any:
+        return answer()
+
+    run = await drained(app, asking(app, check, 1, options={"retries": 3}))
+    assert message in str(await failure(run))

@@ -14,11 +14,13 @@ from datetime import timedelta
 from typing import Any
 
 from stepfast import (
+    Again,
     Backoff,
     CallbackFailed,
     CallbackTimeout,
     ChildFailed,
     Context,
+    Done,
     NonRetryableError,
     SignalTimeout,
     StepFailed,
@@ -155,10 +157,15 @@ class Acts:
 
         return write
 
-    def asking(self, needs: int, op: Op) -> Callable[[], Awaitable[str | None]]:
-        """A check for ``ctx.wait_until``: not so yet, the first few times."""
+    def asking(self, needs: int, op: Op) -> Callable[..., Awaitable[Any]]:
+        """A check for ``ctx.wait_until``: not so yet, the first few times. It counts them outside, or in a state."""
 
-        async def is_so() -> str | None:
+        async def is_so(asked: int = 0) -> Any:
+            if op["every"] == 1.0:
+                if asked < op["asks"]:
+                    self._ledger.act(ASKS, needs)
+                    return Again(asked + 1, after=0.1 * asked)
+                return Done(self._ledger.act(RETURNS, needs))
             if self._outside.times() < op["asks"]:
                 self._ledger.act(ASKS, needs)
                 return None

@@ -12,8 +12,10 @@ from uuid import UUID
 import stepfast
 from stepfast import (
     Activity,
+    Again,
     Backoff,
     Context,
+    Done,
     Run,
     RunInfo,
     ScheduleInfo,
@@ -72,6 +74,14 @@ def write_plainly(connection: sqlite3.Connection, order: Order) -> bool:
 @step(retries=2)
 async def declared_write(connection: object, order: Order) -> int:
     return order.cents
+
+
+async def look_again(page: int) -> Again | Done[UUID]:
+    return Done(UUID(int=page)) if page else Again(page + 1, after=60)
+
+
+def is_paid(order: Order) -> Again | Done[bool]:
+    return Done(bool(order))
 
 
 async def is_there(order: Order) -> UUID | None:
@@ -136,6 +146,8 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(await ctx.wait_until("is it there?", is_there, order), UUID)
     assert_type(await ctx.wait_until("is it so?", lambda: 5, every=1), int)
     assert_type(await ctx.options(timeout=5).wait_until(is_there, order, timeout=timedelta(days=1)), UUID)
+    assert_type(await ctx.wait_until(look_again, 0, every=Backoff(base=1), max_checks=20), UUID)
+    assert_type(await ctx.wait_until("is it paid?", is_paid, order), bool)
     assert_type(stepfast.current(), Context | SyncContext | None)
     assert_type(await ctx.branches().branch("call-1", packed, order), UUID)
     ctx.progress("70 of 100", {"done": 70})
@@ -160,6 +172,8 @@ def in_a_thread(ctx: SyncContext, order: Order) -> bytes:
     assert_type(ctx.options(retries=1).transaction(write_rows, order), int)
     assert_type(ctx.options(retries=1).wait_until(is_there, order), UUID)
     assert_type(ctx.wait_until("is it there?", is_there, order), UUID)
+    assert_type(ctx.wait_until(look_again, 0, every=Backoff(base=1), max_checks=20), UUID)
+    assert_type(ctx.wait_until(is_paid, order), bool)
     return ctx.step(print_label, order)
 
 

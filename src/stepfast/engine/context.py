@@ -23,7 +23,7 @@ from typing import (
 
 from ..errors import AttemptEnded, ConfigurationError, ContextMisuse
 from ..model import status
-from ..model.backoff import seconds, to_milliseconds
+from ..model.backoff import Again, Backoff, Done, seconds, to_milliseconds
 from ..model.ids import successor_id
 from ..model.names import OWN_KEYS, check_callback, check_event, check_name, check_question, check_signal
 from ..model.payload import check_type
@@ -38,7 +38,7 @@ from .function_spec import check_called, check_undo_call, name_of, shape_of
 from .history import PATCH, UNDO, Cursor
 from .host import current_call
 from .observers import OfRun
-from .options import ChildKeywords, RemoteKeywords, RemoteOptions, StepKeywords, shows_options
+from .options import CheckKeywords, ChildKeywords, RemoteKeywords, RemoteOptions, StepKeywords, shows_options
 from .questions import Question, QuestionCall
 from .remote_step import RemoteCall, remote_order
 from .run_log import ContextLog
@@ -375,14 +375,16 @@ class ContextBase:
         self,
         target: Any,
         args: tuple[Any, ...],
-        every: float | timedelta,
+        every: float | timedelta | Backoff,
         timeout: float | timedelta | None,
+        max_checks: int | None,
         where: str,
     ) -> UntilCall[Any]:
         work, args = self._described("ctx.wait_until", target, args)
         self._check_undo(work, args, {})
-        every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
-        pace = CheckPace(every_ms, _span(timeout, "the timeout of ctx.wait_until"))
+        pauses = every if isinstance(every, Backoff) else max(1, _span(every, "every of ctx.wait_until") or 0)
+        most = None if max_checks is None else _count(max_checks, "max_checks of ctx.wait_until")
+        pace = CheckPace(pauses, _span(timeout, "the timeout of ctx.wait_until"), most)
         return UntilCall(self._execution, self._cursor, work, where, args, pace)
 
     def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:
@@ -425,6 +427,12 @@ async def _write(execution: Execution, cursor: Cursor, entry: ValueSet) -> None:
         await execution.journal(entry)
     finally:
         execution.end(cursor)
+
+
+def _count(value: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ContextMisuse(f"{what} must be a whole number of at least 1, not {value!r}")
+    return value
 
 
 def _span(value: float | timedelta | None, what: str) -> int | None:
@@ -582,53 +590,60 @@ class Context(ContextBase):
 
     @overload
     def wait_until(
-        self,
-        check: Callable[..., Awaitable[T | None]],
-        /,
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        self, check: Callable[..., Awaitable[Done[T] | Again | None]], /, *args: Any, **pace: Unpack[CheckKeywords]
     ) -> UntilCall[T]: ...
     @overload
     def wait_until(
-        self,
-        check: Callable[..., T | None],
-        /,
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        self, check: Callable[..., Done[T] | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]
     ) -> UntilCall[T]: ...
     @overload
     def wait_until(
-        self,
-        label: str,
-        check: Callable[..., Awaitable[T | None]],
-        /,
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        self, check: Callable[..., Awaitable[T | Again | None]], /, *args: Any, **pace: Unpack[CheckKeywords]
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self, check: Callable[..., T | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]
     ) -> UntilCall[T]: ...
     @overload
     def wait_until(
         self,
         label: str,
-        check: Callable[..., T | None],
+        check: Callable[..., Awaitable[Done[T] | Again | None]],
         /,
         *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        **pace: Unpack[CheckKeywords],
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self, label: str, check: Callable[..., Done[T] | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self,
+        label: str,
+        check: Callable[..., Awaitable[T | Again | None]],
+        /,
+        *args: Any,
+        **pace: Unpack[CheckKeywords],
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self, label: str, check: Callable[..., T | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]
     ) -> UntilCall[T]: ...
     def wait_until(
         self,
         target: Any,
         /,
         *args: Any,
-        every: float | timedelta = timedelta(minutes=1),
+        every: float | timedelta | Backoff = timedelta(minutes=1),
         timeout: float | timedelta | None = None,
+        max_checks: int | None = None,
     ) -> UntilCall[Any]:
-        """Wait until ``check(*args)`` answers with something true, and get that answer. The slot is free between two
-        checks; a resume or a signal makes the next check due at once. WaitTimeout after ``timeout``."""
-        return self._make_until(target, args, every, timeout, call_line(2))
+        """Wait until ``check(*args)`` answers with something true, and get that. ``Done(value)`` ends it with any
+        value; ``Again(state)`` gives the next check its first argument. The slot is free between two checks, ``every``
+        so many seconds or as a Backoff grows; a resume or a signal makes the next check due at once. WaitTimeout after
+        ``timeout``, or after ``max_checks`` checks."""
+        return self._make_until(target, args, every, timeout, max_checks, call_line(2))
 
     # -- children ------------------------------------------------------------------------------------------------
 
@@ -725,8 +740,8 @@ class Context(ContextBase):
         """A branch for each item, at most ``limit`` at once; the results in the order of the items. All come
         to their end before an error is raised; ``return_errors=True`` gives the errors among the results instead."""
         name = self._check_named("ctx.map")
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ContextMisuse(f"the limit of ctx.map must be a whole number of at least 1, not {limit!r}")
+        if limit is not None:
+            _count(limit, "the limit of ctx.map")
         execution = self._execution
         return MapCall(
             execution,

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 from ..errors import ConfigurationError, ContextMisuse, InvalidInput
+from ..model.backoff import Again, Done
 from ..model.payload import check_type
 
 
@@ -82,7 +83,35 @@ def return_type(function: Callable[..., Any], scope: dict[str, Any] | None = Non
     if annotation is Any:
         return Any
     found = _resolve(plain, annotation, scope)
-    return Any if found in (UNRESOLVED, typing.NoReturn, typing.Never) else meant(found)
+    return Any if found in (UNRESOLVED, typing.NoReturn, typing.Never) else _answered(meant(found))
+
+
+def _answered(annotation: Any) -> Any:
+    """The annotation of a result, where that of a check of ``ctx.wait_until`` is taken for what the wait gives: the
+    value of a Done."""
+    if type(annotation) is type and annotation not in _ANSWERS:
+        return annotation
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,)
+    if not any(part in _ANSWERS or typing.get_origin(part) is Done for part in parts):
+        return annotation
+    values = [Any if part is Done else typing.get_args(part)[0] if typing.get_origin(part) is Done else part
+              for part in parts if part is not Again]  # fmt: skip
+    return typing.Union[tuple(values)] if values else Any  # noqa: UP007
+
+
+_ANSWERS, _UNIONS = (Again, Done), (typing.Union, types.UnionType)
+
+
+def first_type(function: Callable[..., Any]) -> Any:
+    """The annotated type of the first argument; Any where there is none or it cannot be resolved."""
+    try:
+        first = next(iter(positional(function)), None)
+    except (TypeError, ValueError):  # of some functions written in C nothing is known
+        return Any
+    if first is None or first.annotation is inspect.Parameter.empty:
+        return Any
+    found = annotation_of(function, first.annotation, None)
+    return Any if found is UNRESOLVED else meant(found)
 
 
 def input_type(function: Callable[..., Any], parameter: inspect.Parameter, scope: dict[str, Any] | None) -> Any:

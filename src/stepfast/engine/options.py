@@ -123,6 +123,17 @@ OnConflict = Literal["return", "raise"]
 """What becomes of a start by name that finds a live run of the name."""
 
 
+class CheckKeywords(TypedDict, total=False):
+    """How a check of ``ctx.wait_until`` is repeated."""
+
+    every: Seconds | Backoff
+    """Seconds between the end of a check and the next one, or pauses that grow. A minute by default."""
+    timeout: Seconds | None
+    """Seconds from the first check, after which WaitTimeout is raised."""
+    max_checks: int | None
+    """How many checks may answer: not yet. After the last of them WaitTimeout is raised."""
+
+
 class ChildKeywords(TypedDict, total=False):
     """The options of ``ctx.start`` and ``ctx.call``; a start from outside has these too."""
 

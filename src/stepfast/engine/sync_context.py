@@ -21,13 +21,14 @@ from typing import (
 )  # fmt: skip
 
 from ..errors import ContextMisuse
+from ..model.backoff import Again, Backoff, Done
 from .call import call_line
 from .callbacks import Callback
 from .children import ChildRun
 from .context import ContextBase
 from .events import Event
 from .execution import Execution
-from .options import ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
+from .options import CheckKeywords, ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
 from .questions import ANSWERED, REFUSED, Question
 from .step import EXITS, exited
 from .workflow import Workflow
@@ -143,52 +144,55 @@ class SyncContext(ContextBase):
 
     @overload
     def wait_until(
-        self,
-        check: Callable[..., Awaitable[T | None]],
-        /,
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        self, check: Callable[..., Awaitable[Done[T] | Again | None]], /, *args: Any, **pace: Unpack[CheckKeywords]
     ) -> T: ...
     @overload
     def wait_until(
+        self, check: Callable[..., Done[T] | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]
+    ) -> T: ...
+    @overload
+    def wait_until(
+        self, check: Callable[..., Awaitable[T | Again | None]], /, *args: Any, **pace: Unpack[CheckKeywords]
+    ) -> T: ...
+    @overload
+    def wait_until(self, check: Callable[..., T | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]) -> T: ...
+    @overload
+    def wait_until(
         self,
-        check: Callable[..., T | None],
+        label: str,
+        check: Callable[..., Awaitable[Done[T] | Again | None]],
         /,
         *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        **pace: Unpack[CheckKeywords],
+    ) -> T: ...
+    @overload
+    def wait_until(
+        self, label: str, check: Callable[..., Done[T] | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]
     ) -> T: ...
     @overload
     def wait_until(
         self,
         label: str,
-        check: Callable[..., Awaitable[T | None]],
+        check: Callable[..., Awaitable[T | Again | None]],
         /,
         *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        **pace: Unpack[CheckKeywords],
     ) -> T: ...
     @overload
     def wait_until(
-        self,
-        label: str,
-        check: Callable[..., T | None],
-        /,
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
+        self, label: str, check: Callable[..., T | Again | None], /, *args: Any, **pace: Unpack[CheckKeywords]
     ) -> T: ...
     def wait_until(
         self,
         target: Any,
         /,
         *args: Any,
-        every: float | timedelta = timedelta(minutes=1),
+        every: float | timedelta | Backoff = timedelta(minutes=1),
         timeout: float | timedelta | None = None,
+        max_checks: int | None = None,
     ) -> Any:
         """Wait until a check answers with something true; see ``Context.wait_until``."""
-        return self._wait(self._make_until(target, args, every, timeout, call_line(2)))
+        return self._wait(self._make_until(target, args, every, timeout, max_checks, call_line(2)))
 
     @overload
     def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> SyncChildRun[O]: ...

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from ..errors import PayloadError, RecordedError, WaitTimeout
 from ..model import status
+from ..model.backoff import NO_STATE, Again, Backoff, Done, seconds
 from ..model.names import CHECKS
+from ..model.payload import check_type
 from ..model.records import StepDone, StepRecord, ValueSet
 from ..model.stored import read_json
 from ..settings import FORMAT
 from .call import DurableCall, time_given
+from .function_spec import first_type
 from .history import Cursor, behind
 from .host import current_call
 from .step import StepCall, Work, exited
@@ -101,20 +105,35 @@ class Checked(msgspec.Struct):
     """How many tries of this attempt had failed before it answered."""
     began_at: int = 0
     """When the waiting began."""
+    checks: int = 0
+    """How many checks have answered."""
+    state: str | None = None
+    """What the last Again gave for the next check, as it is stored."""
+    format: int = FORMAT
 
 
 class CheckPace(NamedTuple):
-    """How often to ask, and for how long at most, in milliseconds."""
+    """How often to ask, for how many milliseconds at most, and how many times."""
 
-    every_ms: int
+    every: int | Backoff
+    """Milliseconds, or pauses that grow."""
     timeout_ms: int | None
+    max_checks: int | None = None
+
+    def pause_ms(self, answer: Any, checks: int, random: Random) -> int:
+        """The milliseconds until the next check, after so many."""
+        if isinstance(answer, Again) and answer.after is not None:
+            return int(seconds(answer.after, "after of Again") * 1000)
+        return self.every if isinstance(self.every, int) else int(self.every.delay(checks, random) * 1000)
 
 
 class UntilCall(StepCall[T]):
-    """``ctx.wait_until``: a step whose function is called until it answers with something true. The slot is free
-    between two calls; a resume or a signal makes the next one due at once."""
+    """``ctx.wait_until``: a step whose function is called until it answers with something true, or a Done. The slot is
+    free between two calls; a resume or a signal makes the next one due at once."""
 
-    __slots__ = ("_every_ms", "_forgiven", "_next_at", "_raised", "_since", "_timeout_ms", "_wakes")
+    __slots__ = (
+        "_checks", "_forgiven", "_given", "_next_at", "_pace", "_raised", "_since", "_state", "_state_type", "_wakes",
+    )  # fmt: skip
 
     _kind = "wait_until"
     _looks_back = True
@@ -122,7 +141,14 @@ class UntilCall(StepCall[T]):
     def __init__(
         self, execution: Execution, cursor: Cursor, work: Work, where: str, args: tuple[Any, ...], pace: CheckPace
     ) -> None:
-        self._every_ms, self._timeout_ms = pace
+        self._pace = pace
+        self._checks = 0
+        """How many checks have answered in this attempt."""
+        self._given = args
+        """The arguments in the code; the first one may have been replaced by a state since."""
+        self._state: str | None = None
+        self._state_type: Any = None
+        """The type of the argument that a state replaces, once it was needed."""
         self._raised: BaseException | None = None
         self._wakes = 0
         """The count of wakes that was known when the last check began."""
@@ -149,6 +175,10 @@ class UntilCall(StepCall[T]):
         if last.attempt != execution.claimed.attempt:
             return
         self._next_at, self._wakes, self._forgiven = last.due_at, last.wakes, last.failures
+        self._checks, self._state = last.checks, last.state
+        if last.state is not None:
+            kind, payloads = self._type_of_state(), execution.recorder.payloads
+            self._go_on_with(payloads.decode(last.state, kind, last.format, self._what_state))
         self._since = execution.clock.now() - max(0, execution.database_now() - last.began_at) / 1000
         tries = execution.claimed.tries.get((self.branch, self.position))
         if tries is not None and tries.failures > last.failures:
@@ -159,27 +189,60 @@ class UntilCall(StepCall[T]):
     async def _done(self, result: Any) -> T:
         # An answer is the outcome, and the next thing that is recorded: at any other record the run could be cancelled
         # or paused, and what the check has done would be unknown.
-        due_at = None if result else await self._time_is_up_at()
-        while not result:
-            execution = self._execution
-            now = execution.database_now()
-            if due_at is not None and now >= due_at:
-                late = WaitTimeout(
-                    f"check {self.name!r} did not become true within {(self._timeout_ms or 0) / 1000:g} s"
-                )
-                self._began = self._since
-                raise late  # to be recorded as the last failure, which no further try follows
-            self._next_at = now + self._every_ms if due_at is None else min(now + self._every_ms, due_at)
-            if self._forgiven != self._calls - 1:
-                self._forgiven = self._calls - 1
-                self._keep()  # now: if the worker dies, the next one must not count them
-            if execution.asked is not None:
-                await execution.apply_pending_request()
-            if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
-                await self._wait_for_next()
+        due_at = None if _is_last(result) else await self._time_is_up_at()
+        while not _is_last(result):
+            await self._not_yet(result, due_at)
             result = await self._ask_again()
+        self._args = self._given
         self._began = self._since  # what is recorded is the whole wait, not its last check
-        return await super()._done(result)
+        return await super()._done(result.value if isinstance(result, Done) else result)
+
+    async def _not_yet(self, answer: Any, due_at: int | None) -> None:
+        """Wait for the next check, if there is to be another."""
+        execution, pace = self._execution, self._pace
+        now = execution.database_now()
+        self._checks += 1
+        if (due_at is not None and now >= due_at) or self._checks == pace.max_checks:
+            self._began = self._since
+            within = f"{self._checks} check{'s' * (self._checks != 1)}"
+            if self._checks != pace.max_checks:
+                within = f"{(pace.timeout_ms or 0) / 1000:g} s"
+            # To be recorded as the last failure, which no further try follows.
+            raise WaitTimeout(f"check {self.name!r} did not become true within {within}")
+        next_at = now + max(1, pace.pause_ms(answer, self._checks, execution.clock.random))
+        self._next_at = next_at if due_at is None else min(next_at, due_at)
+        known, self._forgiven = self._forgiven, self._calls - 1
+        if isinstance(answer, Again) and answer.state is not NO_STATE:
+            kind, payloads = self._type_of_state(), execution.recorder.payloads
+            self._state, state = payloads.round_trip(answer.state, kind, self._what_state)
+            self._go_on_with(state)
+            await execution.journal(self._last_check())  # before the next check, which may act on it
+        elif known != self._forgiven or pace.max_checks is not None or not isinstance(pace.every, int):
+            self._keep()  # now: if the worker dies, the next one must not count them
+        if execution.asked is not None:
+            await execution.apply_pending_request()
+        if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
+            await self._wait_for_next()
+
+    def _go_on_with(self, state: Any) -> None:
+        self._args = (state, *self._args[1:])
+
+    @property
+    def _what_state(self) -> str:
+        return f"the state of {self.kind} {self.name!r}"
+
+    def _type_of_state(self) -> Any:
+        if self._state_type is None:
+            self._state_type = first_type(self._work.function)
+            check_type(self._state_type, self._what_state)
+        return self._state_type
+
+    def _encoded_arguments(self) -> str | None:
+        called_with, self._args = self._args, self._given
+        try:
+            return super()._encoded_arguments()
+        finally:
+            self._args = called_with
 
     async def _record_cancelled(self) -> None:
         """Given up, with the whole time that it has waited."""
@@ -195,11 +258,16 @@ class UntilCall(StepCall[T]):
 
     def _keep(self) -> None:
         """Journal what is known of the last check; with the release, or before it."""
+        self._execution.journal_note(self._last_check())
+
+    def _last_check(self) -> ValueSet:
         execution = self._execution
         began_at = execution.database_now() - int((execution.clock.now() - self._since) * 1000)
-        last = Checked(execution.claimed.attempt, self._next_at, self._wakes, self._forgiven, began_at)
-        text = msgspec.json.encode(last).decode()
-        execution.journal_note(ValueSet(execution.run_id, execution.claim, self._key, text))
+        last = Checked(
+            execution.claimed.attempt, self._next_at, self._wakes, self._forgiven, began_at,
+            self._checks, self._state, execution.recorder.payloads.format,
+        )  # fmt: skip
+        return ValueSet(execution.run_id, execution.claim, self._key, msgspec.json.encode(last).decode())
 
     def _call(self) -> Awaitable[Any]:
         self._wakes = self._execution.inbox.wakes
@@ -232,13 +300,18 @@ class UntilCall(StepCall[T]):
         return self._entry(status.WAITING, "{}", calls=self._calls, format_=FORMAT)
 
     async def _time_is_up_at(self) -> int | None:
-        if self._timeout_ms is None:
+        timeout_ms = self._pace.timeout_ms
+        if timeout_ms is None:
             return None
-        plan = {"for": self._timeout_ms}
-        record = self._record or await self._open(self._opening(msgspec.json.encode(plan).decode()))
-        return record.completed_at + time_given(record, self._timeout_ms)
+        record = self._record or await self._open(self._opening(msgspec.json.encode({"for": timeout_ms}).decode()))
+        return record.completed_at + time_given(record, timeout_ms)
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         if error["type"] == WaitTimeout.__name__:
             return WaitTimeout(error["message"])
         return super()._failure(error)
+
+
+def _is_last(answer: Any) -> bool:
+    """Whether a check has said that what is waited for is so."""
+    return not isinstance(answer, Again) and (isinstance(answer, Done) or bool(answer))

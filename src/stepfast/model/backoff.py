@@ -1,4 +1,6 @@
-"""When to try again: the backoff between two tries, and whether there is another try at all."""
+"""When to try again: the backoff between two tries, and whether there is another try at all; and what a check of
+``ctx.wait_until`` may answer.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import math
 import random as _random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
 
 from ..errors import (
     LONGEST,
@@ -61,6 +64,30 @@ class Backoff:
             low, high = wait * (1 - share), min(wait * (1 + share), self.max)
             wait = low + (high - low) * (random or _random).random()
         return wait
+
+
+V = TypeVar("V")
+NO_STATE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Not yet, as the answer of a check of ``ctx.wait_until``. The next check is called with ``state``, if one is
+    given, in place of its first argument, and ``after`` so many seconds rather than those that ``every`` says."""
+
+    state: Any = NO_STATE
+    after: float | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.after is not None:
+            seconds(self.after, "after of Again")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[V]):
+    """The answer of a check of ``ctx.wait_until`` that ends it with this value, also with one that is not true."""
+
+    value: V
 
 
 def seconds(value: float | timedelta, what: str) -> float:
