@@ -199,7 +199,8 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         more starts of its key, each of which gives it another input and puts it off, at most until ``debounce_max``.
 
         With ``unique``, a name, one run of the workflow and the name lives at a time: a second start gives the one that
-        lives (``run.existed``), or raises AlreadyRunning with ``on_conflict="raise"``. ``signal=(name, value)`` is sent
+        lives (``run.existed``), or raises AlreadyRunning with ``on_conflict="raise"``; with ``"queue"`` it makes one
+        that begins when that has ended, and ``"cancel"`` cancels that for it. ``signal=(name, value)`` is sent
         to the run, whether it was there or not, in the transaction of the start.
         """
         refuse_in_workflow("app.start", "ctx.start")

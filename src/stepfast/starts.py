@@ -34,7 +34,20 @@ from .model.names import check_name, check_queue, check_signal
 from .model.payload import Payloads
 from .model.payload_check import first_problem
 from .model.queue_config import Bound
-from .model.records import ON_CONFLICT, RAISE, RETURN, Answer, Mail, NewDagStep, NewRun, Parent, RunShape, Unique
+from .model.records import (
+    CANCEL,
+    ON_CONFLICT,
+    QUEUE,
+    RAISE,
+    RETURN,
+    Answer,
+    Mail,
+    NewDagStep,
+    NewRun,
+    Parent,
+    RunShape,
+    Unique,
+)
 from .model.rows import Definition
 from .model.status import MAIL_SIGNAL
 from .model.transitions.start import Debounce
@@ -523,6 +536,11 @@ class UniqueNames:
             if plan.graph is not None and self._signal[0] not in plan.graph.dag_steps:
                 raise InvalidInput(f"dag {plan.shape.workflow!r} has no step {self._signal[0]!r}; {SIGNAL_TO_DAG}")
             mail = Mail("", next_id(), MAIL_SIGNAL, self._signal[0], self._text, format=self._payloads.format)
+        if self._on_conflict in (CANCEL, QUEUE) and (plan.shape.delay_ms or plan.shape.at_ms is not None):
+            raise ConfigurationError(
+                f"a start with on_conflict={self._on_conflict!r} takes neither delay nor at: it begins when the run "
+                "that has its name has ended"
+            )
         return Unique(checked, self._on_conflict, mail, together, check=not together)
 
 

@@ -19,7 +19,7 @@ from stepfast.store.postgres.schema import OPERATING, Roles, Schema
 from stepfast.telemetry import Observer, Sending, metrics_text
 from tests.store.scene import signal
 from tests.support.databases import connected
-from tests.support.engine import PATIENCE, drained, finished
+from tests.support.engine import PATIENCE, drained, eventually, finished
 
 pytestmark = pytest.mark.empty
 QUICK = Settings(poll_interval=0.05, sweep_interval=0.05, inline_wait=0)
@@ -253,6 +253,11 @@ class Stamp(Observer):
         event.trace["stamp"] = "1"
 
 
+async def _handed_on(app: Stepfast) -> bool:
+    """Whether the start by name that found a live run has made one."""
+    return sum(run.unique == "n" for run in await app.runs(status="completed", limit=100)) == 2
+
+
 async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     starter, worker, reader = (people.app(role) for role in ("starter", "worker", "reader"))
@@ -282,6 +287,7 @@ async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptu
                 await starter.signal(str(uuid4()), "nothing")
             assert again == by_sql
             assert await worker.get(alone[1].id).result(timeout=PATIENCE) == [5, 0]
+            await eventually(lambda: _handed_on(reader))
             operated = worker.get(own.id)
             assert await operated.result(timeout=PATIENCE) == [2, "word"]
             assert await operated.get("at") == f"{people.namespace}_worker_user"
@@ -294,7 +300,7 @@ async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptu
             await late.cancel()
         seen = reader.get(own.id)
         assert ((await seen.info()).output, len(await seen.steps()), len(await seen.activity())) == ([2, "word"], 3, 3)
-        assert len(await reader.runs(limit=100)) == 13 and len(await reader.runs(tag="a")) == 2
+        assert len(await reader.runs(limit=100)) == 15 and len(await reader.runs(tag="a")) == 2
         assert await reader.queues()
         assert (await reader.stats()).runs
         assert "stepfast_database_up 1" in await metrics_text(reader)

@@ -275,10 +275,10 @@ async def test_a_start_whose_key_is_freed_while_it_looks_gets_a_run_of_its_own(
     starts = scene.store._starts  # type: ignore[attr-defined]
     resolve, deleted = starts._resolve_keys, list[Any]()
 
-    async def late(connection: Any, runs: Any) -> Any:
+    async def late(connection: Any, runs: Any, owners: Any) -> Any:
         if not deleted:
             deleted.append(await scene.store.delete(run.id))
-        return await resolve(connection, runs)
+        return await resolve(connection, runs, owners)
 
     monkeypatch.setattr(starts, "_resolve_keys", late)
     again = await scene.start(key="k")

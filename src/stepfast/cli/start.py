@@ -28,7 +28,8 @@ async def start(
     key: Annotated[str | None, option("--key", help="Same key: the same run.")] = None,
     unique: Annotated[str | None, option("--unique", help="A name that one live run has at a time.")] = None,
     on_conflict: Annotated[
-        str | None, option("--on-conflict", help="With --unique: return the live run (default), or raise.")
+        str | None,
+        option("--on-conflict", help="With --unique: return the live run (default), raise, queue or cancel."),
     ] = None,
     signal: Annotated[str | None, option("--signal", metavar="NAME[=JSON]", help="For the run of --unique.")] = None,
     debounce: Annotated[

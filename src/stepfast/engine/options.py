@@ -119,7 +119,7 @@ class DagRemoteKeywords(DagPlaceKeywords, ServedKeywords, total=False):
     """The remote step that undoes it."""
 
 
-OnConflict = Literal["return", "raise"]
+OnConflict = Literal["return", "raise", "cancel", "queue"]
 """What becomes of a start by name that finds a live run of the name."""
 
 
@@ -159,7 +159,8 @@ class StartKeywords(ChildKeywords, total=False):
     unique: str | None
     """A name that one live run of the workflow has at a time: while it lives, a start by the name gives that run."""
     on_conflict: OnConflict | None
-    """What becomes of a start by name that finds a live run: ``return`` gives it, ``raise`` is AlreadyRunning."""
+    """What becomes of a start by name that finds a live run: ``return`` gives it, ``raise`` is AlreadyRunning,
+    with ``queue`` the run begins when it has ended, ``cancel`` cancels it for that."""
     signal: tuple[str, Any] | None
     """Name and value of a signal for the run that a start by name gives, whether it was there or not."""
     debounce: Seconds | None

@@ -266,6 +266,7 @@ def settle(run: LeavingRun, move: Transition, graph: Graph | None) -> None:
     """What the end of a step means to the others; and whether somebody has to hear of the end."""
     claimed = run.claimed
     move.child = claimed.parent_id is not None
+    move.named = claimed.named
     if claimed.dag_step is not None and move.status in status.TERMINAL and move.settled is None:
         assert graph is not None
         move.settled = Settled(claimed.dag_id or "", claimed.dag_step, move.status, graph)

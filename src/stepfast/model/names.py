@@ -16,7 +16,9 @@ GRAPH = "~graph"
 """The key under which a dag run keeps a copy of its graph, if that may not have been stored when it was started."""
 SIGNAL_ID = "~signal/"
 """How the keys begin under which a run keeps the ids of signals that were sent with one."""
-OWN_KEYS = (CHECKS, GRAPH, SIGNAL_ID)
+START = "~start"
+"""The key under which a dag run that waits for a name keeps its rows."""
+OWN_KEYS = (START, CHECKS, GRAPH, SIGNAL_ID)
 """Keys of ours begin with one of these."""
 
 QUESTION = "~question/"

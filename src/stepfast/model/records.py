@@ -53,8 +53,8 @@ class NewDagStep(NamedTuple):
     pending: int
 
 
-RETURN, RAISE = "return", "raise"
-ON_CONFLICT = (RETURN, RAISE)
+RETURN, RAISE, CANCEL, QUEUE = "return", "raise", "cancel", "queue"
+ON_CONFLICT = (RETURN, RAISE, CANCEL, QUEUE)
 """What a start does that finds its name taken."""
 
 
@@ -72,6 +72,8 @@ class Unique(Struct):
     """Whether it was sent before, and its reply may have been lost."""
     check: bool = True
     """Whether the value is compared with what the run waits for before it is sent."""
+    waits: bool = False
+    """Whether the run waits for the name, which another has."""
     holder: str | None = None
     """The live run that has the name already."""
     answer: Answer | None = None
@@ -178,6 +180,8 @@ class Claimed(Struct, gc=False):
     """The same; since a worker let go of it, as its observers left it."""
     unrecorded_losses: int = 0
     """Workers that died with it since its last record."""
+    named: bool = False
+    """Whether it has a name alone, as long as it lives."""
     records: list[StepRecord] = field(default_factory=list)
     complete: bool = True
     """Whether ``records`` is the whole history, or pages are missing."""
@@ -421,6 +425,8 @@ class Transition(Struct, gc=False):
     """For how long ends of children are gathered before they wake it: about as long as waking costs."""
     child: bool = False
     """Whether it has a parent, which must hear of its end."""
+    named: bool = False
+    """Whether it has a name alone, which somebody may wait for."""
     successor: NewRun | None = None
     settled: Settled | None = None
     """For a step of a dag run that ends: what it means to the others."""
@@ -447,6 +453,8 @@ class Mail(Struct, gc=False):
     trace: str | None = None
     given: str | None = None
     """The id that the sender of a signal gave: the run takes one signal of it."""
+    start: str | None = None
+    """Of a signal that a start by name has sent to a live run: the rows of the run to be made, if it is not taken."""
 
 
 def holds_all(mail: Sequence[Mail], most: int) -> bool:
@@ -559,6 +567,8 @@ class Tick(Struct):
     lanes: list[Lane]
     mail: bool = False
     """Whether there is mail to be delivered."""
+    names: bool = False
+    """Whether runs that have ended have names to hand on."""
     limited: list[Lane] = field(default_factory=list)
     """Lanes of limited queues that have something ready. Those of paused queues are told nowhere."""
     gated: frozenset[str] = frozenset()

@@ -58,6 +58,8 @@ class Ended(Struct, gc=False):
     """The run that it continued, or was made from by a retry; kept or not."""
     dag: bool
     """Whether it is a dag run, with steps that have rows of their own."""
+    hands_on: bool = False
+    """Whether a worker has yet to hand its name on, or signals of starts. A page of runs does not say it."""
 
     @property
     def fence(self) -> tuple[str, int, int]:
@@ -75,6 +77,8 @@ def needed_by(run: Ended) -> str | None:
     if run.parent_status is not None and run.parent_status not in _OVER:
         goes_on = "may be retried" if run.parent_status in status.TERMINAL else "goes on"
         return f"its parent {run.parent_id} is {run.parent_status} and {goes_on}"
+    if run.hands_on:
+        return "starts by its name wait for a worker, which hands them on"
     if run.continuation is not None and run.before is None:
         return f"it went on as run {run.continuation}, which is found by it"
     return None

@@ -97,8 +97,8 @@ class RunState(Struct, gc=False):
 
     @property
     def blocked(self) -> bool:
-        """Whether it is a step of a dag run that waits for others."""
-        return self.status == status.WAITING and self.waiting_for == status.WAITING_STEPS
+        """Whether it has not begun, and waits for others: a step of a dag run, or a run whose name another has."""
+        return self.status == status.WAITING and self.waiting_for in (status.WAITING_STEPS, status.WAITING_NAME)
 
     @property
     def at_rest(self) -> str:

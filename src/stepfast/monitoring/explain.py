@@ -153,6 +153,11 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
         return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
     if what == status.WAITING_REMOTE:
         return f"It waits for {_remote(run, name, steps)}{_at_the_latest(run)}.{_SERVED}"
+    if what == status.WAITING_NAME:
+        return (
+            f"It waits for the end of the run that has its name {run.unique!r}{_at_the_latest(run)}; "
+            f"`stepfast runs --workflow {run.workflow}` lists it, and `stepfast cancel` ends it."
+        )
     if what == status.WAITING_CHECK:
         checks = [repr(s.name) for s in steps if s.kind == "wait_until" and s.status == status.WAITING]
         which = f"check {listed(checks)}" if checks else "its check"

@@ -194,6 +194,8 @@ class Delivery(NamedTuple):
     """Whether runs that a worker holds are to be cancelled by it."""
     timed: bool = False
     """Whether runs are to be made ready at another time because of it."""
+    names: bool = False
+    """Whether some of the runs that it was for have names to hand on, now or when they end."""
 
 
 class Promotion(NamedTuple):

@@ -378,6 +378,7 @@ _CONDITIONS = tuple(
         (r"\((\w+\.)counted_attempt = \1attempt OR \([^()]*\)\)", r"\1is_resuming = 1"),
         (r"((?:\w+\.)?)worker IS NOT NULL\s+AND \1counted_attempt IS NOT NULL", r"\1is_counted = 1"),
         (r"((?:\w+\.)?)started_at IS NULL\s+AND \1completed_at IS NULL", r"\1is_unstarted = 1"),
+        (r"((?:\w+\.)?)hands_on\s+AND \1completed_at IS NOT NULL", r"\1is_handing_on = 1"),
         (r"((?:\w+\.)?)unique_name IS NOT NULL\s+AND \1completed_at IS NULL", r"\1is_live = 1"),
         (r"((?:\w+\.)?)state IN \('outbox', 'sent'\)", r"\1is_open = 1"),
         (r"NOT ((?:\w+\.)?)(delivered|declared)\b", r"\1\2 = 0"),

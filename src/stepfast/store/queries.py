@@ -89,6 +89,7 @@ from .flows import (
     signals,
     starts,
     sweep,
+    unique,
 )
 from .flows.base import Flow, Rows, T, ask, put
 from .flows.events import EventStart, Matched, NewEvent, Reached
@@ -477,6 +478,18 @@ class Queries:
         """Take mail that was only inserted to its runs: count it, wake who waits for it, carry out cancellations. All
         of it, in a bounded batch, or ``only`` this."""
         return await self._sweep(signals.deliver, limit, only)
+
+    async def handing_on(self, limit: int) -> list[str]:
+        """Runs that have ended, and have a name, or signals of starts, to hand on."""
+        return await self._sweep(unique.handing_on, limit)
+
+    async def hand_on(self, run_id: str) -> Delivery:
+        """Hand on the name of a run that has ended, and the signals of starts that it has not taken. Where another run
+        takes the name just then nothing is done."""
+        try:
+            return await self._sweep(unique.hand_on, run_id)
+        except DatabaseRefused:
+            return Delivery(set(), False, False, 0)
 
     async def undelivered(self, limit: int) -> list[MailId]:
         """The mail that the next batch would take, if its runs are not locked."""

@@ -252,7 +252,7 @@ class RestCheck:
         mine = any(self._worker._context.me.serves(lane) for lane in tick.lanes)
         fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
         events = tick.events or self._duties.event_dispatcher.moved
-        return mine or tick.due or fires or tick.suspects or tick.mail or events
+        return mine or tick.due or fires or tick.suspects or tick.mail or tick.names or events
 
     def _is_idle(self) -> bool:
         duties = self._duties

@@ -116,6 +116,8 @@ class Sweeper:
         self._stuck = tick.due and not await self._promote()
         if tick.mail and not (await self._deliver())[0]:
             self._stuck = True
+        if tick.names:
+            await self._hand_on_names()
         await self._see_to_events(tick)
         if tick.remote:
             self._runtime.remote_steps_wait()
@@ -179,16 +181,25 @@ class Sweeper:
 
     async def _deliver(self) -> tuple[int, bool]:
         """Deliver mail, and return how much there was, and whether runs have another time because of it."""
-        moved, timed = 0, False
+        moved, timed, names = 0, False, False
         while True:
             batch = await self._deliveries.done()
             for done in batch:
                 self._announce_delivered(done)
                 moved += done.moved
                 timed = timed or done.timed
+                names = names or done.names
             ended = any(done.ended for done in batch)  # who was cancelled may have children
             if sum(done.moved for done in batch) < _BATCH and not ended:
-                return moved, timed
+                break
+        if names:
+            await self._hand_on_names()
+        return moved, timed
+
+    async def _hand_on_names(self) -> None:
+        """Hand on the names of runs that have ended, each in a transaction of its own."""
+        for run_id in await self._ask(lambda: self._store.handing_on(_BATCH)):
+            self._announce_delivered(await self._ask(lambda: self._store.hand_on(run_id)))  # noqa: B023
 
     def _announce_delivered(self, done: Delivery) -> None:
         if done.lanes:

@@ -687,7 +687,7 @@ class Worker:
             fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
             moved = tick.remote and await self.duties.remote_dispatcher.drained()
             moved = moved or tick.events or self.duties.event_dispatcher.moved
-            if quiet and not (served or soon or fires or tick.suspects or tick.mail or moved):
+            if quiet and not (served or soon or fires or tick.suspects or tick.mail or tick.names or moved):
                 return
             await self._context.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
 

@@ -179,8 +179,10 @@ def _free(run: RunState) -> RunState:
 
 
 def may_be_paused(run: RunState) -> bool:
-    """What has ended, is to be cancelled, or is being undone, is not paused."""
-    return not (run.ended or run.undoing or run.failing or run.asked == status.ASK_CANCEL)
+    """What has ended, is to be cancelled, or is being undone, is not paused; nor is what waits for a name."""
+    return run.waiting_for != status.WAITING_NAME and not (
+        run.ended or run.undoing or run.failing or run.asked == status.ASK_CANCEL
+    )
 
 
 def pause(run: RunState, now: int) -> RunState | None:

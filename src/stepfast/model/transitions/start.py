@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from .. import status
 from ..records import NewRun, RunShape
 from ..run_state import RunState, place_at, sooner
-from ..status import QUEUED, RUNNING, WAITING, WAITING_STEPS
+from ..status import QUEUED, RUNNING, WAITING, WAITING_NAME, WAITING_STEPS
 
 
 class Beginning(NamedTuple):
@@ -30,6 +30,8 @@ class Beginning(NamedTuple):
 
 def begin(run: NewRun, now: int) -> Beginning:
     """A run that is started at a time."""
+    if run.unique is not None and run.unique.waits:
+        return _begin_named(run.shape, now)
     if run.steps:
         return _begin_dag(run.shape, now)
     if run.dag_step is None:
@@ -59,6 +61,18 @@ def _begin_dag(shape: RunShape, now: int) -> Beginning:
 def _begin_blocked(shape: RunShape, now: int) -> Beginning:
     """A step that waits does so for other steps alone: no time makes it ready, and it does not expire."""
     return Beginning(WAITING, WAITING_STEPS, False, None, None, _deadline(shape, now))
+
+
+def _begin_named(shape: RunShape, now: int) -> Beginning:
+    """A run waits for the end of another, whose name it has then. It is due now, and expires like any that is."""
+    deadline_at = _deadline(shape, now)
+    expires_at = None if shape.expires_ms is None else now + shape.expires_ms
+    return Beginning(WAITING, WAITING_NAME, False, sooner(expires_at, deadline_at), expires_at, deadline_at)
+
+
+def take_name(run: RunState, now: int, number: int = 0) -> RunState:
+    """The name that a run waits for is free: it is ready."""
+    return replace(run, status=QUEUED, waiting_for=None, place=place_at(now, number), visible_at=run.late_at)
 
 
 def _deadline(shape: RunShape, now: int) -> int | None:

@@ -324,7 +324,8 @@ def tell(moves: Sequence[Transition], answer: FlushAnswer) -> Flow[None]:
     cancelled = [(m.run_id,) for m in moves if m.status in (status.CANCELLED, status.COMPENSATING)]
     told = yield from put("tell_parents", ended)
     told += yield from put("tell_children", cancelled)
-    answer.undelivered |= told > 0
+    named = any(m.named and m.status in status.TERMINAL for m in moves)
+    answer.undelivered |= told > 0 or named
 
 
 Standings = dict[str, RunState]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ...errors import InvalidState
 from ...model.bulk_actions import CANCEL, PAUSE, RESUME, RETRY, BatchOutcome
 from ...model.graph import APPROVAL, DagStepState, Graph, read_graph
+from ...model.names import START
 from ...model.records import Answer, Lane
 from ...model.run_state import RunState
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
@@ -232,7 +233,10 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
         raise InvalidState(f"run {run_id} cannot be retried: run {holder} has its name {name!r} by now")
     if run.is_dag:
         return (yield from retry_dag(run, now))
+    if not run.begun and (yield from ask("value", run_id, START)):
+        raise InvalidState(f"dag run {run_id} ended before it began, waiting for its name: start it again")
     yield from leave_keys([run])
+    yield from take_names([run])
     yield from change([retry(run, now)])
     yield from forget_steps(forgotten(run))
     yield from put("tell_again", [(run_id,)])
@@ -250,6 +254,11 @@ def _taken_names(runs: Sequence[RunState]) -> Flow[dict[str, tuple[str, str]]]:
         if other != run_id:
             taken[run_id] = (other, name)
     return taken
+
+
+def take_names(runs: Sequence[RunState]) -> Flow[None]:
+    """Runs that ended while they waited for a name are to be retried: it is free, and theirs."""
+    yield from put("take_name", [(run.id,) for run in runs if not run.begun])
 
 
 def _answer(run: RunState | None) -> Answer:
@@ -288,6 +297,7 @@ def _retry_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     fitting = [run for run in fitting if run.id not in taken]
     after = [retry(run, now, number) for number, run in enumerate(fitting, 1)]
     yield from leave_keys(fitting)
+    yield from take_names(fitting)
     yield from change(after)
     yield from forget_steps([address for run in fitting for address in forgotten(run)])
     yield from put("tell_again", [(run.id,) for run in fitting])

@@ -52,7 +52,7 @@ def _ask(run: RunState, mail: Mail, most: int, now: int, check: bool) -> Flow[An
             answer.awaited = plans
             return answer
     values = (run.id, mail.id, mail.kind, QUESTION + mail.name, mail.value, None, mail.format)
-    if not (yield from ask("send", *values, most, mail.trace)):
+    if not (yield from ask("send", *values, most, mail.trace, None)):
         raise mailbox_full(run.id, most)
     yield from put("put_question", [(mail.id, run.id, QUESTION + mail.name, mail.format)])
     after = wake(run, 1, 0, now)

@@ -58,7 +58,7 @@ def _send_to(run: RunState, mail: Mail, again: bool, most: int, now: int, check:
                 return answer
         if mail.given is not None:
             yield from ask("put_signal_id", mail.run_id, SIGNAL_ID + mail.given)
-        if (yield from ask("send", *values, most, mail.trace)):
+        if (yield from ask("send", *values, most, mail.trace, mail.start)):
             after = wake(run, 1, 0, now)
             yield from change([after])
             answer.lane = run.lane if after.ready and not run.ready else None
@@ -99,6 +99,8 @@ class _Box(NamedTuple):
 
     run: RunState
     mail: list[tuple[str, str]]
+    starts: frozenset[str] = frozenset()
+    """Those that starts by the name of the run have sent."""
 
     @property
     def cancels(self) -> bool:
@@ -142,6 +144,7 @@ def deliver(limit: int, only: Sequence[MailId] | None = None) -> Flow[Delivery]:
         done.moved + more.moved,
         done.asked or more.asked,
         done.timed or more.timed,
+        done.names or more.names,
     )
 
 
@@ -156,7 +159,12 @@ def _open(mail: Sequence[MailId]) -> Flow[tuple[list[_Box], int]]:
         return [], 0
     rows = yield from ask("still_undelivered", Rows(mail))
     runs, now = found(row[2:] for row in rows)
-    return [_Box(runs[row[3]], list(zip(row[0], row[1], strict=True))) for row in rows], now
+    return [_box(runs[row[3]], list(zip(row[0], row[1], strict=True))) for row in rows], now
+
+
+def _box(run: RunState, mail: list[tuple[str, str]]) -> _Box:
+    starts = frozenset(mail_id for mail_id, kind in mail if kind.endswith("+"))
+    return _Box(run, [(mail_id, kind.removesuffix("+")) for mail_id, kind in mail] if starts else mail, starts)
 
 
 def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
@@ -181,16 +189,20 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
             woken.append(wake(run, calls, sum(count[kind] for kind in MAIL_ENDS), now, number))
             lanes |= {run.lane} if woken[-1].ready and not run.ready else set()
             timed = timed or (woken[-1].visible_at != run.visible_at and not woken[-1].ready)
+        keeps = run.reason != REASON_CONTINUED
         for mail_id, kind in box.mail:
-            (kept if kind in wanted and kind != MAIL_EVENT else gone).append((run.id, mail_id))
+            stays = kind in wanted or (mail_id in box.starts and kind == MAIL_SIGNAL and keeps)
+            (kept if stays and kind != MAIL_EVENT else gone).append((run.id, mail_id))
             if kind not in wanted and kind != MAIL_EVENT and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
                 forwarded.append((run.id, mail_id))
     yield from put("delivered", kept)
+    hand_on = [box.run.id for box in boxes if box.starts and box.run.dag_id is None]
+    yield from put("hand_on", [(run_id,) for run_id in hand_on])
     yield from _forward(forwarded)
     yield from put("take_mail", gone)
     yield from change(woken)
     running = any(run.held for run in (*(box.run for box in boxes), *after.values()))
-    return Delivery(lanes, ended, running, len(kept) + len(gone), asked, timed)
+    return Delivery(lanes, ended, running, len(kept) + len(gone), asked, timed, bool(hand_on))
 
 
 def _forward(mail: Sequence[MailId]) -> Flow[None]:

@@ -139,7 +139,8 @@ def _linked_rows(runs: Sequence[NewRun], now: int, seed: str) -> Iterator[Row]:
     """What runs of one kind have in common is worked out once."""
     known: dict[Any, tuple[Beginning, Row]] = {}
     for number, run in enumerate(runs, 1):
-        kind = (run.shape, bool(run.steps), None if run.dag_step is None else bool(run.dag_step.pending))
+        waits = run.unique is not None and run.unique.waits
+        kind = (run.shape, bool(run.steps), waits, None if run.dag_step is None else bool(run.dag_step.pending))
         if (common := known.get(kind)) is None:
             stands = begin(run, now)
             common = known[kind] = (stands, _common(run.shape, stands, now, seed))
@@ -152,8 +153,15 @@ def _linked_row(run: NewRun, now: int, number: int, stands: Beginning, common: R
         run.id, run.input, run.key, now * 1000 + number if stands.ready else None, *common, stands.status,
         stands.waiting_for, stands.started_at, stands.ready_at, *(run.parent or (None,) * 4), run.origin, run.trace,
         run.graph, dag_id, dag_step, pending, None if dag_id is None else number,
-        None if run.unique is None else run.unique.name,
+        *_names(run),
     )  # fmt: skip
+
+
+def _names(run: NewRun) -> tuple[str | None, str | None]:
+    """The name that a run has, and the one that it waits for."""
+    if run.unique is None:
+        return None, None
+    return (None, run.unique.name) if run.unique.waits else (run.unique.name, None)
 
 
 # -- debounced starts --------------------------------------------------------------------------------------

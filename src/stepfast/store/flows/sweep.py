@@ -233,7 +233,7 @@ def tick(
 ) -> Flow[Tick]:
     """Which duties have work, for a worker that knows these workflows, serves these queues and declares these
     schedules."""
-    [(now, next_due, mail, schedule, remote, events, start)] = yield from ask("duties", list(schedules))
+    [(now, next_due, mail, names, schedule, remote, events, start)] = yield from ask("duties", list(schedules))
     gates = {name: (bool(paused), bool(limited)) for name, paused, limited in (yield from ask("gates"))}
     known = None if workflows is None else frozenset(workflows)
     suspects = {row[0] for row in (yield from ask("count_suspects")) if known is None or row[1] in known}
@@ -245,6 +245,7 @@ def tick(
         suspects=any(queue not in gates and (queues is None or queue in queues) for queue in suspects),
         lanes=[lane for lane in found if lane.queue not in gates],
         mail=mail is not None,
+        names=names is not None,
         limited=[lane for lane in found if lane.queue in gates and not gates[lane.queue][0]],
         gated=frozenset(gates),
         paused=frozenset(name for name, (paused, _) in gates.items() if paused),

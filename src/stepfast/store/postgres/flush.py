@@ -98,7 +98,7 @@ class Flusher:
                 )
             except (asyncpg.DivisionByZeroError, asyncpg.UniqueViolationError):
                 return None
-            answer = FlushAnswer(row["now_ms"], undelivered=children)
+            answer = FlushAnswer(row["now_ms"], undelivered=children or any(t.named for t in ended))
             if row["asked_ids"]:
                 answer.asked = {str(i): what for i, what in zip(row["asked_ids"], row["asked"], strict=True)}
             return answer

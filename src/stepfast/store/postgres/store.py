@@ -224,6 +224,7 @@ class Sweeps:
             suspects=row["suspects"],
             lanes=[lane for lane, limited in found if not limited],
             mail=row["mail"],
+            names=row["names"],
             limited=[lane for lane, limited in found if limited],
             gated=frozenset(row["gated"] or ()),
             paused=frozenset(row["paused"] or ()),

@@ -57,7 +57,7 @@ WHERE {row r} = u.number;
 SELECT {wide}r.id::text, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format,
        r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now}, r.started_at, 0, NULL, r.asked, r.ends, r.undoing,
        r.parent_id::text, {now}, r.dag_id::text, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
-       r.unrecorded_losses{/wide}
+       r.unrecorded_losses, r.unique_name IS NOT NULL{/wide}
 FROM {runs} r WHERE r.worker = :worker AND r.token = :token;
 
 -- name: history(u(id uuid), look bigint, most_bytes bigint)

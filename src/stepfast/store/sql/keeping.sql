@@ -3,7 +3,8 @@
 -- name: ended(u(id uuid))
 -- Runs that have ended, and who may still need them.
 SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
-       b.id::text AS before, h.id::text AS continuation, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag
+       b.id::text AS before, h.id::text AS continuation, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag,
+       r.hands_on
 FROM {rows u} {join} {runs} r ON r.id = u.id
 LEFT JOIN {runs} p ON p.id = r.parent_id
 LEFT JOIN {runs} b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id::text || '"'
@@ -17,7 +18,8 @@ ORDER BY r.id;
 -- somebody holds are stepped over. That the others are read as they were before the lock does no harm: who is needed by
 -- nobody will not be needed again, and where a chain has changed meanwhile its ends cannot be locked, and the link stays.
 SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
-       b.id::text AS before, h.id::text AS continuation, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag
+       b.id::text AS before, h.id::text AS continuation, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag,
+       r.hands_on
 FROM {rows u}
 {join} {runs} r ON r.id = u.id AND r.claim = u.claim AND r.completed_at = u.completed_at
 LEFT JOIN {runs} p ON p.id = r.parent_id

@@ -1,11 +1,11 @@
 -- Mail: what others put into a run's box, and how it reaches the run. All changes of mail that exists are made under
 -- the lock of the run it is for; only inserting needs none.
 
--- name: send(run_id uuid, id uuid, kind, name, value, error, format smallint, most bigint, trace)
+-- name: send(run_id uuid, id uuid, kind, name, value, error, format smallint, most bigint, trace, start)
 -- A signal for a run that is locked in this transaction. If it is there already, or as many as `most` others are, nothing is
 -- inserted.
-INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-SELECT :run_id, :id, :kind, :name, :value, :error, :format, {now}, true, :trace
+INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered, trace, start)
+SELECT :run_id, :id, :kind, :name, :value, :error, :format, {now}, true, :trace, :start
 WHERE (SELECT count(*) FROM (SELECT 1 FROM {mailbox} b WHERE b.run_id = :run_id AND b.kind = 'signal' LIMIT :most) AS x)
       < :most
 {skip run_id, id}
@@ -48,8 +48,8 @@ ORDER BY m.sent_at, m.id;
 
 -- name: forward(u(run_id uuid, id uuid, continuation uuid))
 -- Mail (`u` its runs, `u` its ids) goes to the boxes of others (`u`), to be delivered there.
-INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-SELECT u.continuation, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
+INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered, trace, start)
+SELECT u.continuation, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace, m.start
 FROM {rows u}
 {join} {mailbox} m ON m.run_id = u.run_id AND m.id = u.id
 WHERE true

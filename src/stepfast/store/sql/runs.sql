@@ -16,13 +16,13 @@ WHERE true
 --     deadline_at bigint, expires_at bigint, tags text, concurrency_key text, format smallint, seed text,
 --     created_at bigint, status text, waiting_for text, started_at bigint, ready_at bigint, parent_id uuid,
 --     parent_branch text, parent_position integer, reply_to uuid, origin_id uuid, trace text, graph text, dag_id uuid,
---     dag_step text, pending integer, ordinal integer, unique_name text))
+--     dag_step text, pending integer, ordinal integer, unique_name text, awaits_name text))
 -- The same for runs that belong to another one, as its child, as what continues it, or as a step of a dag; for dag runs;
 -- for those of a trace; and for those of a name that one live run has alone.
 INSERT INTO {runs} (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts, timeout_ms,
                     deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at, status,
                     waiting_for, started_at, ready_at, parent_id, parent_branch, parent_position, reply_to, origin_id,
-                    trace, graph, dag_id, dag_step, pending, ordinal, unique_name)
+                    trace, graph, dag_id, dag_step, pending, ordinal, unique_name, awaits_name)
 SELECT u.*
 FROM {rows u}
 WHERE true
@@ -63,7 +63,7 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, o
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key, executed_by::text,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, unique_name, unrecorded_losses
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name), unrecorded_losses
 FROM {runs} WHERE id = :id;
 
 -- name: with_key(workflow, key)
@@ -108,7 +108,7 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by::text,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, unique_name
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
 FROM {runs} WHERE id {in ids};
 
 -- name: dags_shown(ids uuid[])
@@ -240,7 +240,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, unique_name
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
 FROM {runs}
 WHERE id {beyond} COALESCE(:before, '{brink}')  -- which sorts behind every id, or before
   AND dag_id IS NULL
@@ -263,7 +263,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, unique_name
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
 FROM {runs}
 WHERE id IN (SELECT w.id FROM {runs} w {index runs_worker} WHERE w.worker IS NOT NULL
              UNION
@@ -290,7 +290,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, unique_name
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
 FROM {runs} {index runs_at_rest}
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -314,7 +314,7 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
        r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key, r.executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = r.executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = r.executed_by) AS pid, r.unique_name
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = r.executed_by) AS pid, COALESCE(r.unique_name, r.awaits_name)
 FROM {run_tags} t {join} {runs} r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id {beyond} COALESCE(:before, '{brink}')

@@ -89,7 +89,7 @@ WHERE s.mail IS NOT NULL AND s.kind IN ('signal', 'question') AND s.status = 'co
 UPDATE {runs} AS s
 SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
     reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, unique_name = r.unique_name,
-    origin_id = COALESCE(s.origin_id, r.id)
+    hands_on = r.hands_on, origin_id = COALESCE(s.origin_id, r.id)
 FROM {rows u} {join} {runs} r ON r.id = u.ended
 WHERE s.id = u.successor;
 

@@ -6,6 +6,7 @@
 SELECT {now} AS now_ms,
        (SELECT min(r.visible_at) FROM {runs} r WHERE r.visible_at IS NOT NULL) AS next_due,
        (SELECT min(m.sent_at) FROM {mailbox} m {index mailbox_undelivered} WHERE NOT m.delivered) AS mail,
+       (SELECT min(h.completed_at) FROM {runs} h WHERE h.hands_on AND h.completed_at IS NOT NULL) AS names,
        (SELECT min(d.due_at) FROM (
             SELECT min(s.due_at) AS due_at FROM {schedules} s WHERE s.due_at IS NOT NULL AND NOT s.declared
             UNION ALL

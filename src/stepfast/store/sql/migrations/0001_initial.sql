@@ -93,6 +93,9 @@
 --
 -- A run that was started by a NAME (`unique_name`) has it for as long as it lives: an index over live runs keeps a second
 -- one out, and the transaction that ends the run takes it out of that index. What a run goes on as takes the name over.
+-- A run that waits for the name of another has it in `awaits_name`. `hands_on` says that such runs wait for the end of
+-- this one, or that signals in its mailbox came from starts (`mailbox.start` is what these would have started): when it
+-- has ended, a worker gives the name to the first of the runs, or makes one for the signals, and moves these to it.
 --
 -- DEFINITIONS are what the database knows of the code; a start without the code is checked against them. WORKERS are the
 -- processes that live, each with one heartbeat for all runs it holds. The AUDIT has what operators did in the console.
@@ -201,6 +204,8 @@ CREATE TABLE {runs} (
     key             varchar(200),
     debounced       varchar(200),
     unique_name     varchar(200),
+    awaits_name     varchar(200),
+    hands_on        boolean NOT NULL DEFAULT false,
     tags            text,                 -- JSON list
     concurrency_key varchar(200),
     counted_attempt integer,
@@ -237,6 +242,9 @@ CREATE UNIQUE INDEX runs_debounced ON {runs} (workflow, debounced)
     WHERE debounced IS NOT NULL AND started_at IS NULL AND completed_at IS NULL;
 CREATE UNIQUE INDEX runs_unique_name ON {runs} (workflow, unique_name)
     WHERE unique_name IS NOT NULL AND completed_at IS NULL;
+CREATE INDEX runs_awaits_name ON {runs} (workflow, awaits_name, id)
+    WHERE awaits_name IS NOT NULL AND completed_at IS NULL;
+CREATE INDEX runs_hands_on ON {runs} (id) WHERE hands_on AND completed_at IS NOT NULL;
 CREATE INDEX runs_parent ON {runs} (parent_id) WHERE parent_id IS NOT NULL;
 -- For lists. What is in trouble or at rest is found by its status; all else by reading from the newest run back. Lists
 -- leave steps of dags out, and many of them wait.
@@ -332,6 +340,7 @@ CREATE TABLE {mailbox} (
     sent_at   bigint NOT NULL,
     delivered boolean NOT NULL DEFAULT true,
     trace     text,
+    start     text,                       -- JSON: the rows of a run to be made, if this one ends without taking it
     PRIMARY KEY (run_id, id)
 );
 CREATE INDEX mailbox_undelivered ON {mailbox} (sent_at) WHERE NOT delivered;

@@ -7,7 +7,8 @@ SELECT count(*) AS ours FROM (SELECT name FROM {meta} WHERE name = 'removal' FOR
 -- override: lock_ended(u(id uuid, claim integer, completed_at bigint))
 -- Of runs that ended under a claim at a time those that still stand so, and who may still need them. Only they are locked.
 SELECT r.id, r.status, r.reason, r.completed_at, r.claim, r.parent_id, p.status AS parent_status,
-       b.id AS before, h.id AS continuation, r.origin_id, r.graph IS NOT NULL AS dag
+       b.id AS before, h.id AS continuation, r.origin_id, r.graph IS NOT NULL AS dag,
+       r.hands_on
 FROM (
     SELECT e.* FROM {rows u}
     {join} {runs} e ON e.id = u.id AND e.claim = u.claim AND e.completed_at = u.completed_at

@@ -26,7 +26,7 @@ FROM (SELECT m.run_id, m.id FROM chain c {join} {mailbox} m ON m.run_id = c.id
 -- stands; ids and kinds as words.
 SELECT b.ids, b.kinds, {now} AS now_ms, {standing}
 FROM (SELECT m.run_id, GROUP_CONCAT(m.id ORDER BY m.sent_at, m.id SEPARATOR ' ') AS ids,
-             GROUP_CONCAT(m.kind ORDER BY m.sent_at, m.id SEPARATOR ' ') AS kinds
+             GROUP_CONCAT(concat(m.kind, CASE WHEN m.start IS NULL THEN '' ELSE '+' END) ORDER BY m.sent_at, m.id SEPARATOR ' ') AS kinds
       FROM {rows u} {join} {mailbox} m ON m.run_id = u.run_id AND m.id = u.id
       WHERE NOT m.delivered
       GROUP BY m.run_id) AS b

@@ -23,4 +23,4 @@ SELECT r.id FROM (
 UPDATE {rows u} STRAIGHT_JOIN {runs} AS s ON s.id = u.successor STRAIGHT_JOIN {runs} AS r ON r.id = u.ended
 SET s.parent_id = r.parent_id, s.parent_branch = r.parent_branch, s.parent_position = r.parent_position,
     s.reply_to = r.reply_to, s.tags = r.tags, s.concurrency_key = r.concurrency_key, s.wakes = r.wakes,
-    s.unique_name = r.unique_name, s.origin_id = COALESCE(s.origin_id, r.id);
+    s.unique_name = r.unique_name, s.hands_on = r.hands_on, s.origin_id = COALESCE(s.origin_id, r.id);

@@ -33,7 +33,7 @@ RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
-          r.unrecorded_losses;
+          r.unrecorded_losses, r.unique_name IS NOT NULL AS named;
 
 -- name: claim_lanes
 -- The same over many lanes: the first of each, then the first of these, and only what is taken is locked.
@@ -74,4 +74,4 @@ RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
-          r.unrecorded_losses;
+          r.unrecorded_losses, r.unique_name IS NOT NULL AS named;

@@ -145,7 +145,7 @@ FROM picked p WHERE r.id = p.id
 RETURNING r.id::text, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format,
           r.input, r.max_attempts, r.timeout_ms, r.deadline_at - p.now, r.started_at, 0, NULL, r.asked, r.ends, r.undoing,
           r.parent_id::text, p.now, r.dag_id::text, r.dag_step, r.graph, r.ready_at, r.failing, r.reason, r.seed, r.trace,
-          r.unrecorded_losses;
+          r.unrecorded_losses, r.unique_name IS NOT NULL AS named;
 
 -- name: prune_starts
 -- What no window reaches any more, of the whole queue or of its keys; and what was logged before the clock stepped back.

@@ -110,7 +110,7 @@ FOR NO KEY UPDATE OF r;
 -- which says where it stands.
 SELECT b.ids, b.kinds, {now} AS now_ms, {standing}
 FROM (SELECT m.run_id, array_agg(m.id::text ORDER BY m.sent_at, m.id) AS ids,
-             array_agg(m.kind ORDER BY m.sent_at, m.id) AS kinds
+             array_agg(m.kind || CASE WHEN m.start IS NULL THEN '' ELSE '+' END ORDER BY m.sent_at, m.id) AS kinds
       FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
       JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
       WHERE m.delivered IS DISTINCT FROM true

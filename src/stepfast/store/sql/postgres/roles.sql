@@ -52,10 +52,10 @@ $$;
 -- The starter's role starts and signals. It reads what its starts are checked against, and of runs which one it is and
 -- where it stands; no payload.
 GRANT SELECT ON {schema}.meta, {schema}.definitions, {schema}.queues TO {starter};
-GRANT SELECT (id, workflow, queue, priority, status, reason, key, unique_name, place, losses, graph, dag_id, dag_step,
+GRANT SELECT (id, workflow, queue, priority, status, reason, key, unique_name, awaits_name, place, losses, graph, dag_id, dag_step,
               ready_at, created_at, completed_at, trace),
       INSERT (id, workflow, version, queue, status, waiting_for, priority, place, visible_at, max_attempts, timeout_ms,
-              deadline_ms, deadline_at, expires_at, format, input, key, unique_name, tags, concurrency_key, seed,
+              deadline_ms, deadline_at, expires_at, format, input, key, unique_name, awaits_name, tags, concurrency_key, seed,
               created_at, started_at, ready_at, graph, dag_id, dag_step, pending, ordinal, parent_id, parent_branch, parent_position,
               reply_to, origin_id, trace)
 ON {schema}.runs TO {starter};

@@ -35,6 +35,7 @@ SELECT {now} AS now_ms, {server} AS server,
             SELECT 1 FROM {schema}.runs r WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.queue = g.name
             AND ($2::text[] IS NULL OR r.workflow = ANY($2::text[])))) AS limited_suspects,
        (SELECT min(sent_at) FROM {schema}.mailbox WHERE NOT delivered) IS NOT NULL AS mail,
+       EXISTS (SELECT 1 FROM {schema}.runs WHERE hands_on AND completed_at IS NOT NULL) AS names,
        LEAST((SELECT min(due_at) FROM {schema}.schedules WHERE due_at IS NOT NULL AND NOT declared),
              (SELECT min(due_at) FROM {schema}.schedules WHERE declared AND name = ANY($4::text[]))) AS next_schedule,
        (SELECT min(due_at) FROM {schema}.remote_steps WHERE due_at IS NOT NULL) IS NOT NULL AS remote,

@@ -70,7 +70,7 @@ CROSS JOIN {prefix}mailbox AS m ON m.run_id = c.id AND NOT m.delivered;
 -- name: still_undelivered
 -- What of this mail ([run, mail] of each) is to be delivered: one row for each run, which says where it stands.
 SELECT json_group_array(json_array(json(b.ids), json(b.kinds), {now}, {standing}))
-FROM (SELECT m.run_id, json_group_array(m.id) AS ids, json_group_array(m.kind) AS kinds
+FROM (SELECT m.run_id, json_group_array(m.id) AS ids, json_group_array(m.kind || iif(m.start IS NULL, '', '+')) AS kinds
       FROM json_each(?) AS u
       CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(u.value, '$[0]') AND m.id = json_extract(u.value, '$[1]')
       WHERE NOT m.delivered

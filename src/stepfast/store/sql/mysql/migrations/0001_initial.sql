@@ -19,6 +19,7 @@ ALTER TABLE {runs}
     ADD COLUMN is_counted tinyint AS (CASE WHEN worker IS NOT NULL AND counted_attempt IS NOT NULL THEN 1 END) STORED,
     ADD COLUMN is_unstarted tinyint AS (CASE WHEN started_at IS NULL AND completed_at IS NULL THEN 1 END) STORED,
     ADD COLUMN is_live tinyint AS (CASE WHEN unique_name IS NOT NULL AND completed_at IS NULL THEN 1 END) STORED,
+    ADD COLUMN is_handing_on tinyint AS (CASE WHEN hands_on AND completed_at IS NOT NULL THEN 1 END) STORED,
     ADD COLUMN keyed_lane binary(16) AS (CASE WHEN place IS NOT NULL AND losses < 2 AND concurrency_key IS NOT NULL
         THEN unhex(md5(concat(queue, char(0), workflow))) END) STORED;
 
@@ -32,6 +33,9 @@ CREATE UNIQUE INDEX runs_debounced ON {runs} (workflow, debounced, is_unstarted)
 
 -- instead of: runs_unique_name
 CREATE UNIQUE INDEX runs_unique_name ON {runs} (workflow, unique_name, is_live);
+
+-- instead of: runs_hands_on
+CREATE INDEX runs_hands_on ON {runs} (is_handing_on, id);
 
 -- instead of: runs_at_rest
 -- For lists by status. Steps of dags are left out of them. Dag runs under way are found by it, too.
