@@ -433,6 +433,7 @@ def _size(entry: Entry) -> int:
     if isinstance(entry, StepWith):
         sent = sum(len(run.input) for run in entry.starts) + sum(len(send.input) for send in entry.sends)
         sent += sum(len(given.answer or "") for given in entry.answers)
+        sent += sum(len(made.expects or "") for made in entry.callbacks)
         return len(entry.step.output or "") + sent
     if isinstance(entry, ValueSet):
         return len(entry.value)

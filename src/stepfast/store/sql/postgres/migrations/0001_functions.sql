@@ -710,8 +710,9 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     found {schema}.callbacks := {schema}.sql_callback(beat.token);
+    at bigint := {now};
 BEGIN
-    UPDATE {schema}.callbacks SET beat_at = {now} WHERE id = found.id;
+    UPDATE {schema}.callbacks c SET beat_at = at WHERE c.id = found.id;
 END
 $$;
 
@@ -720,14 +721,16 @@ CREATE FUNCTION {schema}.sql_end_callback(callback {schema}.callbacks, state tex
 RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+    at bigint := {now};
 BEGIN
     UPDATE {schema}.callbacks c
     SET state = sql_end_callback.state, value = sql_end_callback.value, error = sql_end_callback.error, format = 1,
-        ended_at = {now}
+        ended_at = at
     WHERE c.id = callback.id;
     INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
     VALUES (callback.run_id, callback.id, 'callback', sql_end_callback.state, sql_end_callback.value,
-            sql_end_callback.error, 1, {now}, false)
+            sql_end_callback.error, 1, at, false)
     ON CONFLICT (run_id, id) DO NOTHING;
     IF sql_end_callback.notify THEN
         PERFORM pg_notify('{channel}', '{"look": true}');
