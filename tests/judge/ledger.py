@@ -107,6 +107,11 @@ class Ledger:
         self.append(SIGNALS, entry)
         return nonce
 
+    def sends(self, run_id: str, name: str, nonce: str) -> None:
+        """A run is about to send a signal with this value, perhaps not for the first time: it is sent once."""
+        entry = {"at": now(), "run": run_id, "name": name, "sender": nonce, "number": 0, "nonce": nonce}
+        self.append(SIGNALS, entry)
+
     def signalled(self, nonce: str) -> None:
         """The call has returned: from here on the signal must not be lost."""
         self.append(ANSWERS, {"at": now(), "nonce": nonce})

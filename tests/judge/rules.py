@@ -243,7 +243,12 @@ def children(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
             if count != 1:
                 kind = "child twice" if count else "child lost"
                 yield Violation(kind, case.id, f"{count} runs were started at {place}")
-        places[case.id] = started | anew
+        many = {s.place: s for s in case.steps if s.kind == "start_many"}
+        for place, step in many.items():
+            ids = sorted(run.id for run in born.get((case.id, place), []))
+            if ids != sorted(load(step.output)):
+                yield Violation("child lost", case.id, f"of {step.output} these were started at {place}: {ids}")
+        places[case.id] = started | anew | many.keys()
         yield from _told(cases, case, born)
     for (parent, place), runs in born.items():
         if place not in places.get(parent, set()):
@@ -254,6 +259,7 @@ def children(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
 def _told(cases: Cases, case: Case, born: Mapping[tuple[str, Place], list[Run]]) -> Iterator[Violation]:
     """The result of a child that is on record with its parent is the child's own."""
     handles = [load(step.output) for step in case.steps if step.kind == "start"]
+    handles += [run_id for step in case.steps if step.kind == "start_many" for run_id in load(step.output)]
     ends = [end for run_id in handles if (end := last_of_chain(cases, run_id)) is not None]
     made = Counter((end.workflow, end.output) for end in ends if end.status == "completed")
     told: Counter[tuple[str, str | None]] = Counter()

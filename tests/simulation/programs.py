@@ -302,6 +302,23 @@ class Player:
             except CallbackTimeout:
                 held.seen.add(TIMED_OUT)
 
+    async def _echo(self, ctx: Context, op: Op) -> None:
+        """The run signals itself, and takes what it has sent: once, whatever crashes."""
+        place = f"{ctx._cursor.branch}:{ctx._cursor.position}"
+        name, nonce = f"echo {place}", f"echo {ctx.run_id} {place}"
+        self._outside.ledger.sends(ctx.run_id, name, nonce)
+        try:
+            await ctx.signal(ctx.run_id, name, nonce)
+        except StepFailed:
+            return
+        self._outside.ledger.signalled(nonce)
+        await self._story.see(ctx.wait_signal(name, type=str))
+        await self._story.see(ctx.wait_signal(name, type=str, timeout=0))
+
+    async def _children(self, ctx: Context, op: Op) -> None:
+        children = await ctx.start_many(op["workflow"], op["inputs"])
+        await self._story.see(children[0].result())
+
     async def _until(self, ctx: Context, op: Op) -> None:
         check = self._acts.asking(ctx._cursor.position, op)
         await self._story.see(ctx.wait_until(check, every=op["every"], timeout=op.get("timeout")))

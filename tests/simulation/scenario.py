@@ -46,6 +46,7 @@ def make(seed: int, size: int = 3) -> Scenario:
         made["runs"] += _debounced(chance)
     _add_pairs(Random(f"{seed} pairs of waits"), made)
     _add_own_cancels(Random(f"{seed} own cancels"), made)
+    _add_echo(Random(f"{seed} echo"), made)
     last = max(run["at"] for run in made["runs"])
     made["horizon"] = last + chance.choice((2.0, 5.0, 10.0))
     made["signals"] = [_signal(chance, made) for _ in range(chance.choice((0, 1, 2, 4)))]
@@ -232,6 +233,15 @@ def _add_pairs(chance: Random, made: Scenario) -> None:
     made["runs"].append({"at": _early(chance), "workflow": "plain", "input": {"program": program}, "options": {}})
     if chance.random() < 0.5:
         made["settings"] |= {"history_records": 64, "history_cache": 1 << 20, "inline_wait": chance.choice((0.0, 0.2))}
+
+
+def _add_echo(chance: Random, made: Scenario) -> None:
+    """Now and then a run that signals itself, and starts several children at once."""
+    if chance.random() < 0.7:
+        return
+    children: Op = {"do": "children", "workflow": "task", "inputs": [_input(chance, "task", 0) for _ in range(3)]}
+    program: list[Op] = [{"do": "echo"}, _step(chance, 0), children, {"do": "echo"}]
+    made["runs"].append({"at": _early(chance), "workflow": "plain", "input": {"program": program}, "options": {}})
 
 
 def _waiting_branches(chance: Random, depth: int) -> Op:
