@@ -8,7 +8,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from tests.judge.cases import OPEN_RECORD, SLACK, TERMINAL, Case, Violation, load
-from tests.judge.evidence import CHANGED, DELETED, INSERTED, UNDO, Act, Evidence, Place, Run, Signal, Step, Wish, Write
+from tests.judge.evidence import (
+    CHANGED,
+    DELETED,
+    INSERTED,
+    UNDO,
+    Act,
+    Evidence,
+    Move,
+    Place,
+    Run,
+    Signal,
+    Step,
+    Wish,
+    Write,
+)
 
 Cases = Mapping[str, Case]
 
@@ -186,18 +200,25 @@ def _heeded(evidence: Evidence, case: Case, wishes: list[Wish]) -> Iterator[Viol
 
 def _to_know(case: Case, act: Act, news: int) -> bool:
     """Whether it was called to learn what a worker that died may have done: before the worker knew of the claim's first
-    record, which need not be there any more, and after one loss only. What comes after a record in its own line comes
+    record, which need not be there any more, and not by a suspect. What comes after a record in its own line comes
     too late, however soon it comes. A step whose first try came before that record has its next ones."""
-    lost = any(
-        (move.claim, move.status, move.losses) == (act.claim, "running", 1) and move.old_claim < move.claim
-        for move in case.moves
-    )
     written = [write for write in case.writes if write.what in (INSERTED, CHANGED)]
-    records: list[Step | Write] = [*case.steps, *written]
-    made = [r for r in records if r.claim == act.claim and r.status != OPEN_RECORD]
+    both: list[Step | Write] = [*case.steps, *written]
+    records = [record for record in both if record.status != OPEN_RECORD]
+    claims = [m for m in case.moves if (m.claim, m.status) == (act.claim, "running") and m.old_claim < m.claim]
+    lost = any(_owes(case, claimed, records) for claimed in claims)
+    made = [r for r in records if r.claim == act.claim]
     after = any(record.branch == act.branch and record.position < act.needs for record in made)
     begun = min(other.at for other in case.acts if (other.claim, other.place) == (act.claim, act.place))
     return lost and not after and all(begun <= record.at + SLACK + news for record in made)
+
+
+def _owes(case: Case, claimed: Move, records: list[Step | Write]) -> bool:
+    """Whether a worker died with a run since its last record; that it came to a wait since tells nothing."""
+    if claimed.losses > 0:
+        return claimed.losses == 1
+    deaths = [move.at for move in case.moves if move.losses > move.old_losses and move.at <= claimed.at]
+    return bool(deaths) and not any(deaths[-1] <= record.at <= claimed.at for record in records)
 
 
 def _pause_stands(wishes: list[Wish], at: int) -> bool:

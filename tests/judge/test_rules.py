@@ -166,6 +166,24 @@ def go_on_after_a_loss(e: Evidence, losses: int = 1) -> None:
     e.steps.append(Step("doomed", 2, "work", 2, 3, "completed", '"more"', 3 * S + 5 * MS))
 
 
+@changes.legal
+def go_on_after_a_loss_and_a_wait(e: Evidence, recorded: bool = False) -> None:
+    """The run has come to a wait since, which clears the loss, and tells nothing of the step that was lost."""
+    go_on_after_a_loss(e, losses=0)
+    first = next(n for n, move in enumerate(e.moves) if move.run == "doomed" and move.asked == "cancel")
+    e.moves[first:first] = [
+        Move(500 * MS, "doomed", 1, 1, "queued", "running", None, "w", losses=1),
+        Move(600 * MS, "doomed", 1, 1, "waiting", "running", None, "w", losses=0, old_losses=1),
+    ]
+    if recorded:
+        e.writes.append(Write(550 * MS, INSERTED, "doomed", 1, 1, 1, '"made"'))
+
+
+@changes.breaks("acted after its cancel")
+def go_on_although_it_has_recorded_since(e: Evidence) -> None:
+    go_on_after_a_loss_and_a_wait(e, recorded=True)
+
+
 @changes.breaks("acted after its cancel")
 def go_on_past_the_record(e: Evidence) -> None:
     """So soon after it that the clocks could not tell."""
