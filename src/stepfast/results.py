@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from .engine.host import Clock
 from .errors import AppClosed, DatabaseUnavailable, RunNotFound, SchemaError, StepfastError
 from .model import status
-from .model.health import nobody_serves
+from .model.health import why_unserved
 from .model.records import Transition
 from .model.rows import Outcome, RunRow
 from .model.status import COMPENSATED
@@ -50,7 +50,7 @@ class Poller:
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._polled_all = float("-inf")
-        """When everything was last polled for, whatever wake-ups have told."""
+        """When everything was last polled for, apart from what wake-ups have told."""
 
     def drop(self) -> list[asyncio.Task[None]]:
         """Stop, and fail all waits. Return the task, to be cancelled."""
@@ -315,7 +315,7 @@ class NoWorkerWarning:
         with contextlib.suppress(StepfastError):
             row = await self._store.run(run_id)
             if row is not None and row.status == status.QUEUED and row.ready:
-                why = nobody_serves(await self._store.workers(), row.workflow, row.queue)
+                why = why_unserved(await self._store.workers(), row.workflow, row.queue)
                 if why is not None:
                     return row, f"it is queued; {why}: start one with `stepfast worker module:app`"
         return None

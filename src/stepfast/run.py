@@ -324,7 +324,7 @@ class Run(Generic[O]):
     async def ask(self, name: str, value: Any = None, *, id: str | None = None, timeout: Seconds | None = None) -> Any:
         """Ask the run something, and wait for the answer that it gives by ``ctx.wait_question``. Asked again with the
         same ``id``, it is the same question, and has the same answer. QuestionRefused, RunEnded, or TimeoutError after
-        ``timeout`` seconds; a question that nobody waits for any more is answered all the same."""
+        ``timeout`` seconds; a question that is not waited for any more is answered all the same."""
         refuse_in_workflow("run.ask", "a child, whose result is the answer")
         check_question(name, self._payloads.settings.max_name)
         limit = None if timeout is None else seconds(timeout, "the timeout of run.ask")

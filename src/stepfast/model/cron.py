@@ -205,12 +205,12 @@ def spelled(tick: int) -> str:
 
 
 def tick_key(schedule: str, tick: int) -> str:
-    """The key of the run that a tick starts: one run for each, whoever starts it and how often."""
+    """The key of the run that a tick starts: one run for each, no matter which process starts it and how often."""
     return f"{schedule}@{spelled(tick)}"
 
 
 def jitter(schedule: str, tick: int, jitter_ms: int) -> int:
-    """By how many milliseconds the run of a tick is put off: the same, whoever works it out."""
+    """By how many milliseconds the run of a tick is put off: the same in each process."""
     if jitter_ms <= 0:
         return 0
     digest = hashlib.blake2b(tick_key(schedule, tick).encode(), digest_size=8).digest()

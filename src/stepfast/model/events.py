@@ -1,5 +1,5 @@
 """What observers are told: small values with names, ids and durations. Never a payload, a key, a tag or a message; but
-``TryFailed`` and ``AttemptFailed`` bring the error itself, for whoever reports errors.
+``TryFailed`` and ``AttemptFailed`` bring the error itself, for error reports.
 
 Times are seconds. ``workflow`` is the name of the workflow; of a dag's step it is the name of the dag, and ``dag_step``
 that of the step. Fields may be added; an observer reads those that it knows.
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 # How a try of a step can end, beside the words for where a step stands.
 ABANDONED = "abandoned"
-"""Of a try: its run left the worker meanwhile. It was lost, cancelled, or its time was up."""
+"""Of a try: its run left the worker before the try ended. It was lost, cancelled, or its time was up."""
 
 # What is sent, and can have something sent along with it.
 SENT_START = "start"
@@ -23,10 +23,10 @@ SENT_REMOTE = "remote"
 
 
 class Sending(Struct, frozen=True):
-    """Something is about to be sent to a run, in the task of whoever sends it. ``SendingEnded`` follows on a start by
+    """Something is about to be sent to a run, in the task of the sender. ``SendingEnded`` follows on a start by
     ``app.start`` and on a signal; what a run itself sends is committed with its records.
 
-    What an observer puts into ``trace`` is stored with it, and told to whoever takes it: ``RunClaimed.trace``,
+    What an observer puts into ``trace`` is stored with it, and passed to its worker: ``RunClaimed.trace``,
     ``SignalTaken.trace``. Short texts, as HTTP headers have them; more than 2,000 characters are not sent.
     """
 
@@ -68,12 +68,12 @@ class SignalTaken(Struct, frozen=True, gc=False):
 
 class RunReleasing(Struct, frozen=True):
     """A run is about to leave its worker, and may come again: it waits, is to be tried again, or has failed or was
-    cancelled, and somebody may retry it. ``RunReleased`` or ``RunEnded`` follows when that is committed."""
+    cancelled, and an operator may retry it. ``RunReleased`` or ``RunEnded`` follows when that is committed."""
 
     run_id: str
     claim: int
     trace: dict[str, str] = {}
-    """What the run was claimed with. What is changed in it is told to whoever takes the run next."""
+    """What the run was claimed with. What is changed in it is passed to the worker that takes the run next."""
 
 
 class RunStarted(Struct, frozen=True, gc=False):
@@ -258,7 +258,7 @@ class AttemptFailed(Struct, frozen=True):
 
 
 class RemoteSent(Struct, frozen=True, gc=False):
-    """A remote step was sent to the workers of its group; nobody waits for it in memory."""
+    """A remote step was sent to the workers of its group; its run may not wait for it in memory."""
 
     run_id: str
     claim: int

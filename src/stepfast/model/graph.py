@@ -93,7 +93,7 @@ class StoredGraph(NamedTuple):
 
 def read_graph(text: str | None) -> StoredGraph:
     """The graph that was stored as this text. A row may have none any more, and a hand may have damaged it: then it is
-    no graph, for whoever goes by it and for those who only look."""
+    no graph, for workers and for readers."""
     if text is None:
         return StoredGraph(None, "is not stored any more")
     try:
@@ -274,7 +274,7 @@ class Graph:
 
     def reopened(self, stood: Mapping[str, DagStepState]) -> dict[str, RetriedStep] | None:
         """What a retry of an ended run opens again: the steps that failed or were cancelled, and those that never began
-        because of it, counted anew. What was completed, caught, or skipped for a reason of its own stays. None: what
+        because of it, counted again. What was completed, caught, or skipped for a reason of its own stays. None: what
         one of them did was undone, and so it cannot go on."""
         found: dict[str, RetriedStep] = {}
         for name in self.order:

@@ -85,12 +85,12 @@ def serves_queue(worker: WorkerInfo, queue: str) -> bool:
 
 
 def serves_any(worker: WorkerInfo, workflows: Collection[str] | None, queue: str) -> bool:
-    """Whether it looks at the queue and has the code of any of these workflows; None: nobody knows which there are."""
+    """Whether it looks at the queue and has the code of any of these workflows; None: all, if unknown."""
     return serves_queue(worker, queue) and (not workflows or any(name in worker.workflows for name in workflows))
 
 
-def nobody_serves(workers: Sequence[WorkerInfo], workflow: str, queue: str) -> str | None:
-    """Why nobody will take such a run, in words; None if somebody will."""
+def why_unserved(workers: Sequence[WorkerInfo], workflow: str, queue: str) -> str | None:
+    """Why no worker will take such a run, in words; None if one will."""
     live = claiming_workers(workers)
     if any(serves(worker, workflow, queue) for worker in live):
         return None

@@ -18,7 +18,7 @@ from ..errors import ConfigurationError, RunNotFound
 
 _last = 0
 _stock: Iterator[tuple[int]] = iter(())
-"""Numbers of the system's randomness, fetched a few hundred at a time: nobody can work out the next id from earlier
+"""Numbers of the system's randomness, fetched a few hundred at a time: the next id cannot be worked out from earlier
 ones. Each is given out once, also to several threads, because the iterator is C's."""
 
 _SHOWN = 60
@@ -60,7 +60,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def made_at(run_id: str) -> int | None:
-    """When an id was made, in milliseconds of the clock of whoever made it; None for one that does not say. Good enough
+    """When an id was made, in milliseconds of the maker's clock; None for one that does not say. Good enough
     to measure by, not to decide by."""
     return _milliseconds(run_id[:13]) if run_id[14:15] == "7" else None
 

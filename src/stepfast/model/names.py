@@ -139,7 +139,7 @@ def check_namespace(value: str) -> str:
 
 
 def read_tags(text: str | None) -> list[str]:
-    """The tags in a row. A text that is no such list, because somebody wrote it by hand, is shown as it is: whoever
+    """The tags in a row. A text that is no such list, because it was written by hand, is shown as it is: a reader who
     lists runs is to see the others."""
     if not text:
         return []

@@ -51,7 +51,7 @@ class Payloads:
         self.settings = settings
         self._codec = codec
         self.stand_in: Codec | None = None
-        """What reads payloads of a codec that is not here, for whoever only looks; nothing is written through it."""
+        """What reads payloads of a codec that is not here, for readers; nothing is written through it."""
         self._logger = logger
         self._encode = msgspec.json.Encoder(enc_hook=_to_json).encode
         self._decoders: dict[Any, Callable[[bytes | str], Any]] = {}
@@ -99,13 +99,13 @@ class Payloads:
         return self._wrap(raw), read
 
     def bare(self, value: Any, what: object) -> str:
-        """JSON text that does not pass through the codec, for whoever reads it elsewhere."""
+        """JSON text that does not pass through the codec, for readers elsewhere."""
         raw = self._to_raw(value, what)
         _check_json(raw, what)
         return raw.decode()
 
     def take_over(self, text: str, type_: Any = Any, what: str = "a payload") -> str:
-        """The stored text of JSON that somebody else wrote; refused if it does not fit its annotation or the limits."""
+        """The stored text of JSON of another program; refused if it does not fit its annotation or the limits."""
         raw = text.encode()
         if len(raw) > self._harmless:
             self._check_limits(raw, what)
@@ -168,7 +168,7 @@ class Payloads:
             if format_ == FORMAT_CODEC and (self._codec or self.stand_in) is None:
                 raise
             return f"(cannot be read: {error})"
-        except Exception as error:  # whatever a codec raises; its words may quote what it was given
+        except Exception as error:  # any error of a codec; its words may quote what it was given
             return f"(cannot be read: {type(error).__name__})"
 
     def text(self, text: str, format_: int, what: str) -> str:
@@ -290,7 +290,7 @@ def json_schema(type_: Any) -> str | None:
 
 
 def is_deeper(raw: bytes, limit: int) -> bool:
-    """Whether the arrays and objects of a JSON text are nested deeper than that. One pass, whatever the depth."""
+    """Whether the arrays and objects of a JSON text are nested deeper than that. One pass at any depth."""
     brackets = _STRING.sub(b"", raw).translate(_STEPS, _NO_BRACKETS)
     if limit == 0:
         return bool(brackets)

@@ -219,7 +219,7 @@ def resume(gate: Gate, now: int) -> Gate:
 
 
 def declare(gate: Gate, limits: Mapping[str, Any], by: str, now: int) -> Gate:
-    """What the code says, from now on. The word of whoever began last holds, as with all code."""
+    """What the code says, from now on. The word of the process that began last holds, as with all code."""
     text = encode({name: value for name, value in limits.items() if value is not None})
     return _since(gate, replace(gate, declared=text, declared_by=by, declared_at=now), now)
 

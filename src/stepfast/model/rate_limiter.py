@@ -60,7 +60,7 @@ class Usage(Struct):
 
 
 class Room(NamedTuple):
-    """How much whoever claims can take."""
+    """How much the claimer can take."""
 
     runs: int
     bytes: int

@@ -394,7 +394,7 @@ class Transition(Struct, gc=False):
     ``status`` is where it goes. ``due_at`` (a time of the database) or ``delay_ms`` is when it is due again (neither:
     not by time). ``wakes`` is the number seen when the mailbox was looked at; if the row holds another by then, a
     waiting run becomes ready instead. ``awaits`` is the number of delivered ends of children at which it is to be
-    woken. ``forget`` names the records that the next attempt is to make anew.
+    woken. ``forget`` names the records that the next attempt is to make again.
 
     ``compensating`` begins, or goes on with, the undoing of completed steps. A ``successor`` is started in the same
     transaction and takes over the mail and the parent.
@@ -413,11 +413,11 @@ class Transition(Struct, gc=False):
     owes_record: bool = False
     """Whether it has to come to a new record before it can be cancelled, and so needs the next attempt even then."""
     recorded: bool = False
-    """Whether this claim made a new record; if so the losses start anew."""
+    """Whether this claim made a new record; if so the losses are counted from zero."""
     version: str | None = None
     forget: list[tuple[str, int]] = field(default_factory=list)
     drop: list[tuple[str, int]] = field(default_factory=list)
-    """Records that do not stay, whatever becomes of the run: this claim made them by code that diverges."""
+    """Records that do not stay, no matter what becomes of the run: this claim made them by code that diverges."""
     format: int = FORMAT
     due_at: int | None = None
     awaits: int | None = None
@@ -426,12 +426,12 @@ class Transition(Struct, gc=False):
     child: bool = False
     """Whether it has a parent, which must hear of its end."""
     named: bool = False
-    """Whether it has a name alone, which somebody may wait for."""
+    """Whether it has a name alone, which a start may wait for."""
     successor: NewRun | None = None
     settled: Settled | None = None
     """For a step of a dag run that ends: what it means to the others."""
     trace: str | None = None
-    """What observers leave for whoever takes the run next."""
+    """What observers leave for the worker that takes the run next."""
 
 
 Entry = StepDone | StepWith | FailedTry | StepRunning | ValueSet | StreamItems | EventWait | Transition
@@ -574,7 +574,7 @@ class Tick(Struct):
     gated: frozenset[str] = frozenset()
     """The queues that are paused or limited: the usual claim gives nothing of them."""
     paused: frozenset[str] = frozenset()
-    """The gated queues that are paused: nobody claims anything of them."""
+    """The gated queues that are paused: no worker claims any of their runs."""
     limited_suspects: list[str] = field(default_factory=list)
     """Limited queues with runs that workers have died with."""
     schedule_ms: int | None = None
@@ -584,13 +584,13 @@ class Tick(Struct):
     remote_ms: int | None = None
     """Milliseconds until the next of them has to be seen to; told on SQLite, for labs."""
     events: bool = False
-    """Whether there are events that nobody who waits has been woken for."""
+    """Whether there are events for which no wait has been woken."""
     start_ms: int | None = None
     """Milliseconds until the next run is to be started by an event."""
 
 
 class HasRecordCount(Protocol):
-    """Whoever remembers the records of a run."""
+    """What remembers the records of a run."""
 
     def believed(self) -> int:
         """How much it takes to be stored."""
@@ -598,7 +598,7 @@ class HasRecordCount(Protocol):
 
 
 class Tally:
-    """Counts records, each address once, whatever is said of it again."""
+    """Counts records, each address once, no matter how often it is written."""
 
     def __init__(self) -> None:
         self._open: set[tuple[str, int]] = set()
@@ -634,7 +634,7 @@ class Batch(Struct, gc=False):
     """The claim number each run in the batch is fenced on: one per run."""
     unverified: Mapping[str, HasRecordCount] = NO_DOUBTS
     """Runs of which more may be believed than is stored; those in the batch are compared. It changes while the batch is
-    under way: whoever writes looks at it when the connection is at hand."""
+    under way: the writer looks at it when the connection is at hand."""
 
     def add(self, entry: Entry) -> None:
         """Put an entry where it belongs."""
@@ -657,7 +657,7 @@ class Batch(Struct, gc=False):
             self.running.append(entry)
 
     def entries(self) -> Iterator[Entry]:
-        """All entries of the batch, of whatever kind."""
+        """All entries of the batch, of all kinds."""
         return itertools.chain(
             self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams, self.waits
         )
@@ -699,7 +699,7 @@ class FlushAnswer(Struct, gc=False):
     lost: set[str] = field(default_factory=set)
     """Runs that are no longer this worker's: nothing of them was written."""
     busy: set[str] = field(default_factory=set)
-    """Runs whose row somebody else holds locked: their entries ride in the next flush."""
+    """Runs whose row another transaction holds locked: their entries ride in the next flush."""
     asked: dict[str, str] = field(default_factory=dict)
     """What operators ask of runs in the batch: cancel, pause."""
     barred: set[str] = field(default_factory=set)

@@ -3,9 +3,9 @@
 A step goes out as a task and comes back as a result. Both are rows, or messages, of a transport that others speak too,
 and a result does not say of which attempt it is. What it means is decided here, by a step and a result alone:
 
-* what was completed is completed, whoever did it;
+* what was completed is completed, no matter which worker did it;
 * a failure that began before its attempt was sent out is an old one, and the attempt is sent once more. When it began
-  is told by the clock of somebody else's machine, so there is a tolerance;
+  is told by the clock of another machine, so there is a tolerance;
 * any other failure ends the step, or its attempt, while there are retries left and the worker has not said that none
   will help.
 
@@ -31,9 +31,9 @@ from .stored import more
 OUTBOX: Final = "outbox"
 """To be sent when its time has come: at once, or after the backoff."""
 SENT: Final = "sent"
-"""With the transport; somebody serves it, or will."""
+"""With the transport; a worker serves it, or will."""
 WITHDRAWN: Final = "withdrawn"
-"""Nobody waits for it any more: what no worker has begun is taken back, and what comes of the rest is thrown away."""
+"""Its run waits no more: what no worker has begun is taken back, and what comes of the rest is thrown away."""
 SETTLED: Final = "settled"
 """Its outcome is in the mailbox of its run, or was."""
 OPEN = frozenset({OUTBOX, SENT})
@@ -42,8 +42,8 @@ ERROR_TYPE: Final = "RemoteStepError"
 TOLERANCE_MS = 5_000
 """How far the clock of a worker may be behind the database's before its failures are taken for old ones."""
 MOST_RESENT = 20
-"""How often a task is sent once more, because it vanished or an old failure had come in its place. Beyond that somebody
-else is at work on these tables, another engine say, and the step fails instead of going round for ever."""
+"""How often a task is sent once more, because it vanished or an old failure had come in its place. Beyond that
+another program is at work on these tables, another engine say, and the step fails instead of going round for ever."""
 _LONGEST_MESSAGE, _LONGEST_CODE, _LONGEST_STACK = 64 * 1024, 200, 16 * 1024
 """Characters of an error that are kept."""
 _STEP_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}):(0|-?[1-9][0-9]{0,8})")
@@ -68,7 +68,7 @@ class Task(NamedTuple):
 
 class Result(NamedTuple):
     """What became of it. ``output`` and ``error`` are JSON texts; ``started_at`` and ``created_at`` are milliseconds,
-    the first by the clock of whoever served it, or None."""
+    the first by the clock of the worker that served it, or None."""
 
     step_id: str
     run_id: str
@@ -109,7 +109,7 @@ class Dispatch(Struct, gc=False):
     attempt: int
     """The attempt of the run."""
     look_ms: int
-    """After so many milliseconds somebody looks whether its task is still there."""
+    """After so many milliseconds a worker looks whether its task is still there."""
     undo: bool = False
     """The undo of a step; these have numbers below zero."""
     trace: str | None = None
@@ -137,7 +137,7 @@ class RemoteStep(Struct, gc=False):
     dispatched_at: int
     """When its present attempt was sent."""
     due_at: int | None
-    """When somebody has to see to it: to send it, to look whether it is still there, to take it back."""
+    """When a worker has to act on it: to send it, to look whether it is still there, to take it back."""
     resent: int = 0
     queue_ms: int | None = None
     """How long it waited for a worker, as far as that is known."""
@@ -247,7 +247,7 @@ def refused(step: RemoteStep, now: int, why: str) -> Judged:
 
 
 def sent(step: RemoteStep, now: int, look_ms: int) -> RemoteStep:
-    """The task of a step is out; somebody looks for it after so many milliseconds."""
+    """The task of a step is out; a worker looks for it after so many milliseconds."""
     return replace(step, state=SENT, dispatched_at=now, due_at=now + look_ms)
 
 
@@ -257,17 +257,17 @@ def handed_over(step: RemoteStep, now: int, keeps_ms: int) -> RemoteStep:
 
 
 def looked_for(step: RemoteStep, now: int, sweep_ms: int) -> RemoteStep:
-    """Somebody looks whether it is still there; the next look is later than that by half its age."""
+    """A worker looks whether it is still there; the next look is later than that by half its age."""
     return replace(step, due_at=now + min(max(sweep_ms, (now - step.dispatched_at) // 2), _LONGEST_CHECK_MS))
 
 
 def withdrawn(step: RemoteStep, now: int) -> RemoteStep:
-    """Nobody waits for it any more."""
+    """Its run does not wait for it any more."""
     return replace(step, state=WITHDRAWN, due_at=now) if step.state in OPEN else step
 
 
 def to_be_cleared(judged: Judged, due_at: int) -> Judged:
-    """Let somebody see to a step that is over, at ``due_at``: its result has yet to be removed, from another
+    """Let a worker act on a step that is over, at ``due_at``: its result has yet to be removed, from another
     database."""
     return judged if judged.step.settled_at is None else judged._replace(step=replace(judged.step, due_at=due_at))
 
@@ -278,7 +278,7 @@ def cleared(step: RemoteStep, now: int) -> RemoteStep:
 
 
 def queue_wait(started_at: int | None, dispatched_at: int) -> int | None:
-    """Milliseconds for which it waited for a worker. Two clocks may disagree, but nobody waits less than not at all."""
+    """Milliseconds for which it waited for a worker. Two clocks may disagree, but no wait is shorter than none."""
     return None if started_at is None else max(0, min(started_at - dispatched_at, 2**31 - 1))
 
 
@@ -302,7 +302,7 @@ def read_error(text: str | None) -> tuple[str, bool]:
 
 
 def _loosely(text: str | None) -> Any:
-    """The JSON that somebody wrote of an error. Half a character, which JavaScript cuts texts into, is no reason not to
+    """The JSON of an error of another program. Half a character, which JavaScript cuts texts into, is no reason not to
     hear the rest."""
     try:
         return None if text is None else json.loads(text)
@@ -349,7 +349,7 @@ def _closed(step: RemoteStep, state: str, now: int) -> RemoteStep:
 
 
 def _misfit(output: str | None) -> str | None:
-    """What is wrong with an output: it is text that somebody else wrote."""
+    """What is wrong with an output: it is text that another program wrote."""
     try:
         msgspec.json.decode(output or "null")
     except (msgspec.DecodeError, UnicodeError) as error:

@@ -1,8 +1,8 @@
-"""How long ended runs are kept, and which of them stay longer because somebody still needs them.
+"""How long ended runs are kept, and which of them stay longer because something still needs them.
 
 An ended run may go when its time is over, unless
 
-* its parent is kept and may still go on: it would look for the run, in order to hear how it ended. Nobody can wake a
+* its parent is kept and may still go on: it would look for the run, in order to hear how it ended. Nothing can wake a
   parent that completed or was undone;
 * it went on as another run, which is still kept, and is the first of that chain: its id is the one that people know,
   and its key is the one that a start would find. A run in the middle of a chain is taken out of it: what stood before
@@ -22,7 +22,7 @@ DELETABLE = (status.COMPLETED, status.FAILED, status.CANCELLED, status.COMPENSAT
 """The ends of runs. (A step of a dag run may be skipped, too, and goes with its run.)"""
 
 _OVER = (status.COMPLETED, status.COMPENSATED)
-"""Ends that no operator takes back: whoever ended so asks for nobody any more."""
+"""Ends that no operator takes back: a run that ended so needs no other run any more."""
 
 
 class Keep(NamedTuple):
@@ -73,7 +73,7 @@ class Ended(Struct, gc=False):
 
 
 def needed_by(run: Ended) -> str | None:
-    """Who still needs an ended run, as a sentence goes on; None: nobody."""
+    """What still needs an ended run, as the rest of a sentence; None: nothing."""
     if run.parent_status is not None and run.parent_status not in _OVER:
         goes_on = "may be retried" if run.parent_status in status.TERMINAL else "goes on"
         return f"its parent {run.parent_id} is {run.parent_status} and {goes_on}"

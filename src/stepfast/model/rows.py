@@ -48,10 +48,10 @@ class RunRow(Struct):
     undoing: bool = False
     origin_id: str | None = None
     graph: str | None = None
-    """For a dag run and its steps: the version of the graph they go by, whoever has claimed them last."""
+    """For a dag run and its steps: the version of the graph they go by, at any worker."""
     timeout_ms: int | None = None
     deadline_ms: int | None = None
-    """The length of its deadline, which a retry has anew."""
+    """The length of its deadline, which a retry gets in full."""
     paused_at: int | None = None
     dag_id: str | None = None
     """For a step of a dag run: that run. Lists have no steps."""

@@ -10,7 +10,7 @@ from ..errors import ConfigurationError
 from .cron import Timetable, next_tick, spelled, timetable
 
 Missed = Literal["skip", "latest", "all"]
-"""What becomes of ticks that nobody was there for."""
+"""What becomes of missed ticks."""
 Overlap = Literal["allow", "skip"]
 """What becomes of a tick while the run of the one before it goes on."""
 
@@ -25,7 +25,7 @@ RETRY_MS = 60_000
 
 
 class ScheduleSpec(Struct, frozen=True):
-    """What somebody has asked for: all that is said of a schedule in code or by a call."""
+    """What was asked for: all that is said of a schedule in code or by a call."""
 
     name: str
     workflow: str
@@ -71,7 +71,7 @@ class ScheduleRow(Struct):
     due_at: int | None
     """When a worker has to come to it; None: paused, or there is no tick any more."""
     woken_at: int
-    """Ticks until then are missed ones: there was nobody alive who could have started them."""
+    """Ticks until then are missed ones: there was no live worker that could have started them."""
     last_at: int | None
     last_run: str | None
     """The last tick that started a run, and which."""
@@ -106,7 +106,7 @@ class Round(NamedTuple):
 
 def decide(row: ScheduleRow, times: Timetable, now: int, most: int, grace_ms: int) -> Round:
     """The ticks that have come, and what ``missed`` says of them. Only the last of them can be on time: one is missed
-    if the next has come, if it is older than the grace, or if it passed while nobody alive declared the schedule."""
+    if the next has come, if it is older than the grace, or if it passed while no live worker declared the schedule."""
     if row.next_at is None or row.next_at > now:
         return Round([], row.next_at)
     before = row.next_at - 1
@@ -144,17 +144,17 @@ def changed(row: ScheduleRow, spec: ScheduleSpec, now: int, declared: bool) -> S
 
 
 def woken(row: ScheduleRow, now: int) -> ScheduleRow:
-    """Somebody alive declares it again: what passed meanwhile was missed."""
+    """A live worker declares it again: what passed until then was missed."""
     return structs.replace(row, woken_at=now)
 
 
 def paused(row: ScheduleRow) -> ScheduleRow:
-    """Held by somebody: no tick starts anything."""
+    """Paused: no tick starts anything."""
     return structs.replace(row, paused=True, due_at=None)
 
 
 def resumed(row: ScheduleRow, now: int) -> ScheduleRow:
-    """Goes on with the next tick; those that passed meanwhile are skipped, because somebody wanted that."""
+    """Goes on with the next tick; those that passed while it was paused are skipped, as requested."""
     if not row.paused:
         return row
     return due(structs.replace(row, paused=False, next_at=next_tick(row.timetable(), now)))
@@ -185,7 +185,7 @@ def check_policies(missed: object, overlap: object) -> None:
 
 
 def schedule_of(tags: list[str], key: str | None) -> tuple[str, str | None] | None:
-    """The schedule that started a run, and the tick as it is spelled; no tick, if somebody triggered it."""
+    """The schedule that started a run, and the tick as it is spelled; no tick, if an operator triggered it."""
     for tag in tags:
         if tag.startswith(TAG):
             name = tag.removeprefix(TAG)

@@ -31,7 +31,7 @@ REASON_NON_DETERMINISM = "non_determinism"
 REASON_CANCELLED = "cancelled"
 REASON_UNDO = "undo_failed"
 REASON_INPUT = "invalid_input"
-"""The code refused the input, which nobody with the code had checked before: it came from SQL, or from older code."""
+"""The code refused the input, which came from SQL, or from older code, so that it was not checked before."""
 REASON_CAUGHT = "caught"
 """Of a step of a dag run, with the step that goes on instead: ``caught:mend``."""
 REASON_CONTINUED = "continued"
@@ -98,7 +98,7 @@ ASK_CANCEL = "cancel"
 ASK_PAUSE = "pause"
 
 NO_SUCH_STEP = "no_such_step"
-"""Why a signal to a dag run found nobody."""
+"""Why a signal to a dag run found no step."""
 
 #: The kinds of workflow.
 TASK = "task"

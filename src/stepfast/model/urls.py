@@ -39,7 +39,7 @@ _OPEN_PARAMETERS = frozenset(
         "mode",
     ]
 )
-"""Parameters whose values may be shown. All others may hold a secret, whatever they are called."""
+"""Parameters whose values may be shown. All others may hold a secret, under any name."""
 
 _WORDS = [
     # From the colon behind a user to the last @ of the same word.
@@ -66,7 +66,7 @@ def redact(url: str) -> str:
 
 
 def scrub(text: str) -> str:
-    """Somebody's sentence, with what looks like a password in it replaced."""
+    """A sentence of another program, with what looks like a password in it replaced."""
     for pattern in _WORDS:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return _PAIR.sub(lambda pair: pair[0] if _is_open(pair[1]) else f"{pair[1]}={HIDDEN}", text)
@@ -78,7 +78,7 @@ def is_shown_in(text: str, url: str) -> bool:
 
 
 def _shown(rest: str) -> str:
-    """What follows the scheme: whoever is before the last @, hosts, path and parameters."""
+    """What follows the scheme: the user before the last @, hosts, path and parameters."""
     who, at, where = rest.rpartition("@")
     user, colon, _ = who.partition(":")
     who = (user if _USER.fullmatch(user) else HIDDEN) + (colon and f":{HIDDEN}") + at
@@ -223,7 +223,7 @@ def _not_ours(text: str, name: str, driver: str) -> str:
 
 
 def _is_readable(text: str) -> bool:
-    """Whether everybody reads it alike, the driver too. Postgres takes several hosts, separated by commas. What is
+    """Whether all read it alike, the driver too. Postgres takes several hosts, separated by commas. What is
     wrong is not told: it may be the password, with characters in it that end the user or the host."""
     try:
         parts = urlsplit(text)

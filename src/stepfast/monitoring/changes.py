@@ -180,7 +180,7 @@ class News:
         finally:
             self._wanted.clear()
             self._switchboard.unsubscribe(self._heard)
-            self._switchboard.hush()
+            self._switchboard.stop_unless_heard()
 
     def _still_wanted(self) -> bool:
         gone = time.monotonic() - _GRACE

@@ -15,7 +15,7 @@ from ..info import UNKNOWN, Activity, ErrorInfo, RunInfo, StepInfo, with_claims
 from ..model import status
 from ..model.cron import clock
 from ..model.graph import Graph, StoredGraph, read_graph
-from ..model.health import claiming_workers, nobody_serves, serves
+from ..model.health import claiming_workers, serves, why_unserved
 from ..model.names import QUESTION
 from ..model.queue_config import Gate, Rate
 from ..model.rate_limiter import NOTHING, Count, Usage
@@ -57,7 +57,7 @@ def why(
 
 def _ready(run: RunInfo, workers: Sequence[WorkerInfo], held_by: str | None = None) -> str:
     if held_by is not None:
-        missing = nobody_serves(workers, run.workflow, run.queue)
+        missing = why_unserved(workers, run.workflow, run.queue)
         also = "" if missing is None else f" And {missing}{_others(run, claiming_workers(workers))}"
         return f"It is ready, but {held_by}.{also}{_expiry(run)}"
     text = "It is ready to be claimed"
@@ -73,7 +73,7 @@ def _who_serves(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     """Continue the sentence about a ready run: which worker will take it."""
     live = claiming_workers(workers)
     able = [worker for worker in live if serves(worker, run.workflow, run.queue)]
-    if missing := nobody_serves(workers, run.workflow, run.queue):
+    if missing := why_unserved(workers, run.workflow, run.queue):
         return f", but {missing}{_others(run, live)}"
     if all(worker.running >= worker.concurrency for worker in able):
         return f"; every worker that serves it is full: {listed([_load(w) for w in able])}."
@@ -125,7 +125,7 @@ def _due(run: RunInfo) -> str:
 
 def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     """Say that no worker will take the run when it is due, if that is so."""
-    missing = nobody_serves(workers, run.workflow, run.queue)
+    missing = why_unserved(workers, run.workflow, run.queue)
     return "" if missing is None else f" But {missing}{_others(run, claiming_workers(workers))}"
 
 

@@ -63,8 +63,8 @@ class Switchboard:
         """Whether wake-ups of other processes are known to arrive."""
         return self._store.can_wake
 
-    def hush(self) -> None:
-        """Stop listening to other processes if nobody here wants to be told; the next who does begins it anew."""
+    def stop_unless_heard(self) -> None:
+        """Stop listening to other processes if nothing here wants to be told; the next listener begins again."""
         if not self._listeners and self._ear is not None:
             self._ear.cancel()
             self._ear = None

@@ -14,7 +14,7 @@ from ..stored import next_claim
 
 
 def claim(run: RunState, worker: str, version: str, now: int) -> RunState:
-    """A run out of its queue, under a claim number that nobody had before."""
+    """A run out of its queue, under a new claim number."""
     return replace(
         run,
         status=status.COMPENSATING if run.undoing else status.RUNNING,

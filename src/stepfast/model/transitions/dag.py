@@ -113,8 +113,8 @@ def let_step(step: RunState, goes: Decision | Literal["pause"], now: int, number
 
 def settle_dag(dag: RunState, settled: int, why: Why | None, now: int, number: int = 0) -> RunState:
     """Steps of a dag run are settled, and perhaps it begins to fail (``why``). After its last step the run is ready
-    to be finished, unless an operator has paused it. Once it fails nobody does, and its deadline has nothing left to
-    do."""
+    to be finished, unless an operator has paused it. Once it fails it is not paused any more, and its deadline has
+    nothing left to do."""
     fails = why is not None and not dag.failing
     pending = more(dag.pending, -settled)
     finished = pending == 0 and (fails or (settled > 0 and dag.status != status.PAUSED))

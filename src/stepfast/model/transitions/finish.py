@@ -82,7 +82,7 @@ def _rests_undoing(move: Transition) -> bool:
 
 
 def _aim(move: Transition) -> str:
-    """Where it would go if nobody had asked for anything. A pause is only what its worker has heard of."""
+    """Where it would go if no operator had asked for anything. A pause is only what its worker has heard of."""
     if _rests_undoing(move):
         return status.WAITING
     if move.status != status.PAUSED:
@@ -110,7 +110,7 @@ def _status(move: Transition, way: DispatchRoute, aim: str, undoing: bool) -> st
 
 
 def kept_for_retry(move: Transition) -> str | None:
-    """What an operator's retry would have to make anew. What the next attempt makes anew is forgotten at once."""
+    """What an operator's retry would have to make again. What the next attempt makes again is forgotten at once."""
     return None if move.next_attempt or not move.forget else msgspec.json.encode(move.forget).decode()
 
 
@@ -130,5 +130,5 @@ def give_back(run: RunState, recorded: bool, now: int, number: int = 0) -> RunSt
 
 def gone_with(move: Transition) -> list[tuple[str, int]]:
     """(branch, position) of the records that are deleted in the transaction of a transition: what the next attempt is
-    to make anew (if the run has ended, that is kept for an operator's retry), and what diverging code has made."""
+    to make again (if the run has ended, that is kept for an operator's retry), and what diverging code has made."""
     return [*(move.forget if move.next_attempt else ()), *move.drop]

@@ -23,7 +23,7 @@ class Traces(NamedTuple):
     undoable: bool = False
     """Whether it has completed something that can be undone."""
     between: bool = False
-    """Whether its last attempt failed and nobody has claimed it since: the attempt it waits for is not counted."""
+    """Whether its last attempt failed and no worker has claimed it since: the attempt it waits for is not counted."""
     running: str | None = None
     """A step that was seen under way and has no outcome."""
     last: str | None = None
@@ -186,7 +186,7 @@ def may_be_paused(run: RunState) -> bool:
 
 
 def pause(run: RunState, now: int) -> RunState | None:
-    """A run stands still until somebody resumes it. It remembers when it would have been due and what it waited for;
+    """A run stands still until an operator resumes it. It remembers when it would have been due and what it waited for;
     its deadline goes on. One that a worker holds is marked, for its owner to see; that is no wake. None: nothing
     changes. A step of a dag run that waits for others stays so: it is paused when it becomes ready."""
     if run.ended or run.undoing or run.blocked or run.status == status.PAUSED:
@@ -209,8 +209,8 @@ def pause(run: RunState, now: int) -> RunState | None:
 
 
 def resume(run: RunState, now: int, number: int = 0) -> RunState | None:
-    """A paused run goes on: at once, if nothing keeps it or what it waited for has happened meanwhile, else when it
-    would have been due; a dag run with its steps. A check that somebody waits for is made at once. A mark for the owner
+    """A paused run goes on: at once, if nothing keeps it or what it waited for has happened since, else when it
+    would have been due; a dag run with its steps. A check that is waited for is made at once. A mark for the owner
     of a run is taken back. None: nothing changes."""
     if run.status != status.PAUSED and run.asked == status.ASK_PAUSE:
         return replace(run, asked=None, wakes=more(run.wakes))
@@ -237,7 +237,7 @@ def resume(run: RunState, now: int, number: int = 0) -> RunState | None:
 
 
 def _may_go_on(run: RunState, now: int) -> bool:
-    """Whether a paused run is ready when it is let go: it waits for nothing, or for what has come meanwhile."""
+    """Whether a paused run is ready when it is let go: it waits for nothing, or for what has come since."""
     due = run.held_due is not None and run.held_due <= now
     if run.waiting_for is None:
         return due or run.held_due is None
@@ -347,7 +347,7 @@ def may_be_retried(run: RunState) -> bool:
 def retry(run: RunState, now: int, number: int = 0) -> RunState:
     """A run is ready again. Its claim number moves on, so that no worker trusts what it remembers of it."""
     return replace(
-        _anew(run, now),
+        _from_the_start(run, now),
         status=status.QUEUED,
         place=place_at(now, number),
         claim=next_claim(run.claim),
@@ -360,7 +360,7 @@ def retry(run: RunState, now: int, number: int = 0) -> RunState:
 def retry_dag(run: RunState, reopened: int, now: int) -> RunState:
     """A dag run goes on with the steps that were opened again; with none it is to be finished."""
     return replace(
-        _anew(run, now),
+        _from_the_start(run, now),
         status=status.RUNNING,
         failing=False,
         pending=reopened,
@@ -378,7 +378,7 @@ def reopen(step: RunState, again: RetriedStep, now: int, number: int = 0) -> Run
     it saw, and no worker trusts what it remembers of it. Its next attempt counts when it is claimed: until then the run
     may fail again."""
     return replace(
-        _anew(step, now),
+        _from_the_start(step, now),
         status=status.QUEUED if again.ready else status.WAITING,
         waiting_for=None if again.ready else status.WAITING_STEPS,
         place=place_at(now, number) if again.ready else None,
@@ -391,7 +391,7 @@ def reopen(step: RunState, again: RetriedStep, now: int, number: int = 0) -> Run
     )
 
 
-def _anew(run: RunState, now: int) -> RunState:
+def _from_the_start(run: RunState, now: int) -> RunState:
     return replace(
         run,
         reason=None,

@@ -93,7 +93,7 @@ class Debounce(NamedTuple):
 
 def put_off(run: RunState, first_at: int, now: int, debounce: Debounce, expires_ms: int | None) -> RunState:
     """A run that no worker has claimed yet, started once more. One that is ready already is not any more, unless its
-    time is up. For how long it may stay unclaimed is counted anew."""
+    time is up. For how long it may stay unclaimed is counted from now."""
     due = debounce.due_at(first_at, now)
     late = None if expires_ms is None else max(due, now) + expires_ms
     if run.status == status.PAUSED:

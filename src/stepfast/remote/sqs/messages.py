@@ -159,7 +159,7 @@ def _text(body: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> int | None:
-    """A number of milliseconds or attempts that somebody else wrote, if it is one."""
+    """A number of milliseconds or attempts that another program wrote, if it is one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**53:
         return None
     return int(value)

@@ -183,7 +183,7 @@ class Queues:
         return [message for message in found if self.where.marker in message.attributes]
 
     def _receive(self, arguments: dict[str, Any]) -> list[Message]:
-        """In a thread. Nobody may be waiting any more when it returns."""
+        """In a thread. The caller may have given up when it returns."""
         answer = self._client.receive_message(**arguments)
         messages = answer.get("Messages", [])
         if self.leaving and messages:

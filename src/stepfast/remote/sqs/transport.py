@@ -315,7 +315,7 @@ class _Open:
             self._tell()
 
     async def _hold(self) -> None:
-        """Keep results hidden from others until they are recorded, but not those that nobody here waits for."""
+        """Keep results hidden from others until they are recorded, but not those that no run here waits for."""
         while True:
             await self._clock.sleep(_HIDDEN / 3)
             await self._ride(self._hold_once, "holding results of remote steps")
