@@ -38,8 +38,8 @@ class Settings:
 
     # -- retries
     max_attempts: int = 3
-    """Attempts of a task or workflow. Three: trouble that passes is rarely there twice, and what fails each time is a
-    mistake, which no further attempt can repair."""
+    """Attempts of a task or workflow. Three: transient errors rarely repeat, and more attempts do not fix
+    permanent ones."""
     retries: int = 0
     """Retries of a step. None: an error ends the attempt, and the next attempt continues at that step."""
     dag_retries: int = 2
@@ -70,7 +70,7 @@ class Settings:
 
     # -- leases
     lease: float = 30.0
-    """A worker silent for this long is dead and its runs are given to others."""
+    """Seconds without a heartbeat after which a worker is taken for dead, and its runs go to others."""
     heartbeat: float | None = None
     """How often a worker renews its lease; by default a third of the lease, so that two heartbeats may be lost."""
     sweep_interval: float = 5.0

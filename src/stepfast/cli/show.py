@@ -385,7 +385,7 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
         ("queue", run.queue + (f", priority {run.priority}" if run.priority else "")),
         ("key", run.key or ""),
         ("unique", run.unique or ""),
-        ("limited as", run.concurrency_key or ""),
+        ("concurrency key", run.concurrency_key or ""),
         ("tags", ", ".join(run.tags)),
         ("schedule", _schedule(run)),
         ("asked", f"to {run.asked}" if run.asked else ""),

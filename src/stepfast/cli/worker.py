@@ -143,7 +143,10 @@ def _join_structlog() -> None:
     )
 
 
-LeaseOption = Annotated[float | None, time_option("--lease", help="A worker silent for this long is dead. (30)")]
+LeaseOption = Annotated[
+    float | None,
+    time_option("--lease", help="Seconds without a heartbeat after which the worker is taken for dead. (30)"),
+]
 GraceOption = Annotated[float | None, time_option("--shutdown-grace", help="How long a stop waits for handlers. (30)")]
 LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
 LogLevelOption = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(LEVELS)}.")]
