@@ -302,7 +302,8 @@ def test_a_step_that_waits_for_others_only_counts_its_mail() -> None:
     ("state", "kinds"),
     [
         ("completed", set()), ("compensated", set()), ("failed", {"signal"}), ("cancelled", {"signal"}),
-        ("waiting", {"signal", "child", "remote"}), ("running", {"signal", "child", "remote"}),
+        ("waiting", {"signal", "child", "remote", "callback", "event"}),
+        ("running", {"signal", "child", "remote", "callback", "event"}),
     ],
 )  # fmt: skip
 def test_who_can_be_retried_keeps_its_signals(state: str, kinds: set[str]) -> None:
