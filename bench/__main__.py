@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import pairs, report
+from bench import curves, pairs, report
 from bench.checkouts import checkouts
 from bench.engines import ENGINES
 from bench.runner import Outcome, Runner, known
@@ -25,6 +25,9 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     if options.pairs:
         measure_pairs(options, console)
+        return
+    if options.curves:
+        curves.measure(options.curves, options.full, options.only, options.repeats, progress)
         return
     outcomes: list[Outcome] = []
     begin = time.perf_counter()
@@ -88,6 +91,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=30.0, metavar="M", help="begin no take of a pair later than this (30)"
     )
+    parser.add_argument(
+        "--curves",
+        type=Path,
+        metavar="FOLDER",
+        help="measure curves beside raw SQL, and put figures and pictures into this folder; "
+        f"--only takes {', '.join(curves.CURVES)}",
+    )
+    parser.add_argument("--full", action="store_true", help="curves with their longest points (hours)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every take to this file")
     options = parser.parse_args()
     if options.pairs:
@@ -95,7 +106,8 @@ def parse() -> argparse.Namespace:
         if not count.isdecimal() or not int(count):
             parser.error(f"--pairs takes a number of pairs first, not {count!r}")
         options.pairs = (int(count), *sides)
-    options.only = known(options.only or [], pairs.PAIRED if options.pairs else SCENARIOS, "scenario")
+    names = pairs.PAIRED if options.pairs else curves.CURVES if options.curves else SCENARIOS
+    options.only = known(options.only or [], names, "scenario")
     options.engines = known(options.engines.split(","), ENGINES, "engine") if options.engines else None
     options.repeats = options.repeats or (1 if options.quick else 3)
     return options

@@ -25,6 +25,10 @@ def main() -> None:
         from bench.paired_take import take
 
         print(json.dumps(asyncio.run(take(**order))), flush=True)
+    elif role == "curve":
+        from bench.curves import take_point
+
+        print(json.dumps(asyncio.run(take_point(**order))), flush=True)
     else:
         print(json.dumps(asyncio.run(measure(**order))), flush=True)
     os._exit(0)  # some engines leave threads behind that would hold the process

@@ -25,6 +25,10 @@ class Probe:
         self.delays: list[int] = []
         self.spans: list[int] = []
         self.release = asyncio.Event()
+        self.steps = STEPS
+        """Of a workflow."""
+        self.payload: str | None = None
+        """What each step is given and returns; None: a small number."""
 
     def enter(self, sent: int) -> int:
         """A handler begins; `sent` is the moment its run was started, or 0 if nobody asks for the delay."""
@@ -53,3 +57,8 @@ PROBE = Probe()
 async def work(i: int) -> int:
     """The body of every step: nothing but a small value, so that only the engine is measured."""
     return i + 1
+
+
+async def carry(text: str) -> str:
+    """The body of a step that has a payload."""
+    return text

@@ -103,4 +103,11 @@ class PostgresLoop(RawLoop):
             await self._connection.execute(COMPLETE_BATCH, self._owner, *zip(*completions, strict=True))
             self.wrote_completions(completions)
         if wanted := self.wanted():
+            self._told = False
             self.claimed(await self._connection.fetch(CLAIM, self._owner, wanted), wanted)
+            if self._told:
+                super().look()  # it was committed behind what the claim has seen
+
+    def look(self) -> None:
+        self._told = True
+        super().look()

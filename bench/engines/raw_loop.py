@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from bench.probe import PROBE, STEPS, work
+from bench.probe import PROBE, carry, work
 
 Claimed = tuple[int, int, str, str]  # run, claim number, kind, input
 Step = tuple[int, int, int, str]  # run, claim number, position, output
@@ -94,15 +94,15 @@ class RawLoop(ABC):
 
     async def _handle(self, run_id: int, claim: int, kind: str, sent: int) -> None:
         entered = PROBE.enter(sent)
-        value = 0
-        for position in range(STEPS if kind == "steps" else 0):
-            value = await work(position)
+        value: int | str = 0
+        for position in range(PROBE.steps if kind == "steps" else 0):
+            value = await (work(position) if PROBE.payload is None else carry(PROBE.payload))
             durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._steps.append(((run_id, claim, position, json.dumps(value)), durable))
             self._wake.set()
             await durable
         PROBE.leave(entered)
-        self._completions.append((run_id, claim, json.dumps(value)))
+        self._completions.append((run_id, claim, json.dumps(value) if PROBE.payload is None else "0"))
         self._wake.set()
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import stepfast
 from bench.engines.base import Kind, PostgresEngine
-from bench.probe import ITEMS, PAUSE, PROBE, STEPS, TRICKLE, work
+from bench.probe import ITEMS, PAUSE, PROBE, TRICKLE, carry, work
 from stepfast import Context, Stepfast, step
 
 if TYPE_CHECKING:
     from stepfast.telemetry import Observer
 
 one = step()(work)
+large = step()(carry)
 
 
 @step
@@ -88,8 +89,11 @@ class StepfastEngine(PostgresEngine):
         async def steps(ctx: Context, sent: int) -> int:
             entered = PROBE.enter(sent)
             value = 0
-            for i in range(STEPS):
-                value = await ctx.step(piece, i)
+            for i in range(PROBE.steps):
+                if PROBE.payload is None:
+                    value = await ctx.step(piece, i)
+                else:
+                    await ctx.step(large, PROBE.payload)
             PROBE.leave(entered)
             return value
 
