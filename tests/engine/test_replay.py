@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stepfast import Backoff, Context, Settings, Stepfast
 from stepfast.engine.history import History, Ledger, as_record
+from stepfast.engine.host import Promise
+from stepfast.errors import LeaseLost
 from stepfast.model.records import StepDone, StepRecord
 from stepfast.worker.attempt import HistoryCache
 from tests.engine.conftest import ON_SQLITE, MakeApp
@@ -269,7 +271,7 @@ async def test_what_lost_a_race_that_was_over_when_the_worker_died_is_not_rememb
 ) -> None:
     """The next worker records which has won, and that what the others had begun was given up."""
     remembered: list[list[StepRecord]] = []
-    monkeypatch.setattr(HistoryCache, "put", lambda self, run_id, claim, records: remembered.append(records))
+    monkeypatch.setattr(HistoryCache, "put", lambda self, run_id, claim, records, _: remembered.append(records))
     app = make_app(settings=Settings(inline_wait=0))
 
     @app.workflow
@@ -294,7 +296,7 @@ def test_what_a_claim_is_asked_with_is_what_is_remembered() -> None:
     """Rule 61: the claims that the database is told of, and the records of these runs, are one structure."""
     cache = HistoryCache(4000)
     for number in range(30):
-        cache.put(f"run {number}", number, [a_record(0, "x" * (number * 7 % 300))])
+        cache.put(f"run {number}", number, [a_record(0, "x" * (number * 7 % 300))], committed())
     assert 0 < len(cache) < 30
     cache.drop("run 29")
     for run_id, claim in dict(cache).items():
@@ -302,9 +304,30 @@ def test_what_a_claim_is_asked_with_is_what_is_remembered() -> None:
         assert cache.take(run_id, claim + 1) is not None
         assert run_id not in cache
     assert not cache and cache.take("run 29", 30) is None
-    cache.put("run 1", 1, [])
+    cache.put("run 1", 1, [], committed())
     cache.clear()
     assert not cache and cache.get("run 1") is None
+
+
+@pytest.mark.parametrize("how", ["under way", "refused", "committed"])
+def test_what_was_to_go_out_with_a_release_is_remembered_once_that_is_committed(how: str) -> None:
+    """A worker that was frozen beyond its lease may claim a run that others have taken from it before it hears that its
+    release was refused."""
+    parting: Promise[int] = Promise(cast(Any, None))
+    if how == "refused":
+        parting.fail(LeaseLost("taken away"))
+    elif how == "committed":
+        parting.keep(1)
+    cache = HistoryCache(4000)
+    cache.put("run", 1, [a_record(0, "1")], parting)
+    assert (cache.take("run", 2) is not None) == (how == "committed")
+    assert not cache
+
+
+def committed() -> Promise[int]:
+    parting: Promise[int] = Promise(cast(Any, None))
+    parting.keep(1)
+    return parting
 
 
 def test_what_is_committed_after_the_release_is_believed_to_be_stored() -> None:

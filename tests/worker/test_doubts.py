@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Stepfast
+from stepfast.engine.host import Promise
 from stepfast.model.records import Batch, BeatAnswer, FlushAnswer
 from stepfast.worker.journal import UnverifiedWrites
 from stepfast.worker.threads import REAL
@@ -52,7 +53,9 @@ async def test_what_was_not_written_at_its_release_is_not_remembered(how: str) -
     app = Stepfast("sqlite://")
     async with app, app.worker() as worker:
         cache = worker.duties.executor.cache
-        cache.put("run", 1, [])
+        parting: Promise[int] = Promise(asyncio.get_running_loop())
+        parting.keep(1)
+        cache.put("run", 1, [], parting)
         if how == "refused":
             worker.duties.flush_answered({"run": 1}, FlushAnswer(1, lost={"run"}))
         else:

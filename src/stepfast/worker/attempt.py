@@ -15,7 +15,7 @@ from ..engine import outcomes
 from ..engine.dag import SKIP, DagStepWorkflow, DagView
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
-from ..engine.host import current_execution
+from ..engine.host import Promise, current_execution
 from ..engine.invocation import kind_of
 from ..engine.observers import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.outcomes import as_misuse, decode_error, encode_error, explain, type_name
@@ -119,6 +119,8 @@ class _Remembered(NamedTuple):
     claim: int
     size: int
     records: list[StepRecord]
+    parting: Promise[int]
+    """The receipt of the entry by which the run left."""
 
 
 class HistoryCache(Mapping[str, int]):
@@ -139,21 +141,24 @@ class HistoryCache(Mapping[str, int]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, run_id: str, claim: int, records: list[StepRecord]) -> None:
-        """Remember what a run had recorded when it left."""
+    def put(self, run_id: str, claim: int, records: list[StepRecord], parting: Promise[int]) -> None:
+        """Remember what a run had recorded when it left, or will have when its leaving is committed."""
         self.drop(run_id)
         size = sum(200 + len(record.output or "") + len(record.arguments or "") for record in records)
         if size > self._limit // 8:
             return
-        self._entries[run_id] = _Remembered(claim, size, records)
+        self._entries[run_id] = _Remembered(claim, size, records, parting)
         self._size += size
         while self._size > self._limit:
             self.drop(next(iter(self._entries)))
 
     def take(self, run_id: str, claim: int) -> list[StepRecord] | None:
-        """What is remembered, if the run was not claimed by anybody else since."""
+        """What is remembered, if the run was not claimed by another worker since. If it was taken away before its
+        leaving was committed, what was to go out with that is not stored."""
         entry = self.drop(run_id)
-        return entry.records if entry is not None and entry.claim + 1 == claim else None
+        if entry is None or entry.claim + 1 != claim or not entry.parting.done():
+            return None
+        return entry.records if entry.parting.exception() is None else None
 
     def clear(self) -> None:
         """Forget all: what is remembered may not be stored any more."""
@@ -252,11 +257,12 @@ class Leaving:
 
     def has_left(self, execution: Execution) -> None:
         """The run has left by itself already; keep its records if it may come back here."""
-        if isinstance(execution.closed, RunSuspended) and self._is_sure(execution):
+        parting = execution.parting
+        if isinstance(execution.closed, RunSuspended) and parting is not None and self._is_sure(execution):
             records = execution.ledger.whole_history()
             if records is not None:
-                self.cache.put(execution.run_id, execution.claim, records)
-        if execution.parting is not None and not execution.parting.done():
+                self.cache.put(execution.run_id, execution.claim, records, parting)
+        if parting is not None and not parting.done():
             self._journal.left[execution.run_id] = execution
         self._slots.leave(execution)
 
