@@ -232,7 +232,7 @@ async def names(store: Store, run_id: str) -> list[str]:
             raise RunNotFound(link)
         found.update(dict.fromkeys(await store.stream_names(link)))
         link = end.continuation
-    return sorted(name for name in found if not name.startswith(OWN_STREAMS))
+    return sorted(name for name in found if name and not name.startswith(OWN_STREAMS))
 
 
 async def log_lines(connected: Connected, payloads: Payloads, run_id: str) -> list[LogLine]:

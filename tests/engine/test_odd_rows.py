@@ -74,6 +74,7 @@ def declare(app: Stepfast) -> None:
         await ctx.step(pack, "box")
         await ctx.set("at", {"n": number})
         ctx.stream("log").send({"n": number})
+        ctx.log.info("number %d", number)
         await ctx.options(retries=1).step("flaky", flaky)
         await ctx.sleep(0.001)
         child = await ctx.start("plain", number)
@@ -195,6 +196,7 @@ async def read_run(app: Stepfast, run_id: str, odd: Oddity, faults: Faults) -> N
     await faults.reads(f"values of {odd}", run.values)
     await faults.reads(f"questions to {odd}", partial((await app.store()).questions_of, run_id))
     await faults.reads(f"callbacks of {odd}", partial((await app.store()).callbacks_of, run_id))
+    await faults.reads(f"log of {odd}", run.logs)
     for name in await faults.reads(f"streams of {odd}", run.streams) or ():
         await faults.reads(f"stream of {odd}", lambda: read_stream(run, name))  # noqa: B023
     if info is not None and steps is not None:
@@ -264,7 +266,7 @@ async def walked(tables: Tables, *, whole: bool) -> AsyncIterator[Odd]:
 async def test_no_odd_row_ends_a_duty_or_hides_another_row(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, whole: bool
 ) -> None:
-    app = make_app(settings=QUICK)
+    app = make_app(settings=QUICK, run_logs="INFO")
     declare(app)
     tables = await Tables.of(app)
     await inhabit(app, tables)
