@@ -63,6 +63,7 @@ from .errors import (
     WaitTimeout,
     WorkerBroken,
 )
+from .events import EventInfo
 from .info import Activity, ErrorInfo, ExecutedBy, RunInfo, StepInfo
 from .model.backoff import Again, Backoff, Done
 from .model.payload import Codec
@@ -108,6 +109,7 @@ __all__ = [
     "DurableCall",
     "ErrorInfo",
     "Event",
+    "EventInfo",
     "EventTimeout",
     "ExecutedBy",
     "FirstCall",

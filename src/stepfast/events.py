@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .engine.events import Event, time_of
@@ -12,9 +14,11 @@ from .engine.invocation import refuse_in_workflow
 from .engine.workflow import Workflow
 from .errors import ConfigurationError
 from .model.names import check_event, check_name
+from .model.payload import Payloads
 from .model.records import NewRun
-from .model.rows import DueEventStart
+from .model.rows import DueEventStart, EventUse, ShownEvent
 from .runtime import resolve_app
+from .store.answers import MissingRight
 from .store.flows.events import NewEvent
 
 if TYPE_CHECKING:
@@ -31,6 +35,9 @@ def event_row_id(name: str, id: str) -> str:
     return (
         f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{'89ab'[int(digest[16], 16) & 3]}{digest[17:20]}-{digest[20:32]}"
     )
+
+
+_MOST_LISTED = 1000
 
 
 class Subscriptions:
@@ -73,7 +80,10 @@ class Subscriptions:
     async def store(self, connected: Connected, pairs: list[tuple[str, str]]) -> None:
         """Store these."""
         if pairs:
-            await connected.ask(lambda: connected.store.subscribe(pairs), "events")
+            try:
+                await connected.ask(lambda: connected.store.subscribe(pairs), "events")
+            except MissingRight:
+                self._app.logger.info("the database user may not store what events start; workers do when they begin")
             self.stored(pairs)
 
     async def runs(self, due: DueEventStart) -> list[NewRun]:
@@ -94,6 +104,29 @@ class Subscriptions:
         return plan.runs(connected.new_id(), value)
 
 
+@dataclass(frozen=True, slots=True)
+class EventInfo:
+    """An event that was published, and what became of it."""
+
+    id: str
+    name: str
+    key: str | None
+    data: Any
+    published_at: datetime
+    matched: bool
+    """Whether a worker has come to it, so that runs can take it."""
+    taken_by: tuple[str, ...]
+    """Runs that have taken it."""
+    started: tuple[str, ...]
+    """Runs that it has started."""
+    to_start: tuple[str, ...]
+    """Workflows of which it has still to start a run."""
+    errors: tuple[str, ...]
+    """Why some of these could not be started the last time."""
+    number: int | None
+    """Its place in the order; ``before`` of the next page."""
+
+
 class EventVerbs:
     """The verbs of an application for events."""
 
@@ -103,6 +136,19 @@ class EventVerbs:
         """Start a run of a workflow for each event of a name: exactly one, whichever process dies. ``input`` makes its
         input from the event, by default its data. A worker with this code starts the runs."""
         self._subscriptions.add(name, workflow, input)
+
+    async def events(
+        self: Any, *, name: str | None = None, key: str | None = None, before: int | None = None, limit: int = 50
+    ) -> list[EventInfo]:
+        """A page of events that are kept, the newest first, with what became of each. ``before`` is the ``number`` of
+        the last one of the page before."""
+        app: Stepfast = self
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= _MOST_LISTED:
+            raise ConfigurationError(f"limit must be between 1 and {_MOST_LISTED}, not {limit!r}")
+        store = (await app._connect()).store
+        rows = await store.events(name, key, before, limit)
+        uses = await store.event_uses([row.id for row in rows]) if rows else []
+        return [_info(row, [use for use in uses if use.event_id == row.id], app._payloads) for row in rows]
 
     async def publish(
         self: Any, name: str, data: Any = None, *, key: str | None = None, id: str | None = None, connection: Any = None
@@ -133,3 +179,20 @@ class EventVerbs:
         await connected.ask(lambda: connected.store.publish([row]), "events")
         connected.switchboard.tick_everywhere()
         return named
+
+
+def _info(row: ShownEvent, uses: Sequence[EventUse], payloads: Payloads) -> EventInfo:
+    open_starts = [use for use in uses if use.workflow is not None and use.run_id is None]
+    return EventInfo(
+        id=row.event_id,
+        name=row.name,
+        key=row.key or None,
+        data=payloads.shown(row.data, row.format, f"the data of event {row.name!r}"),
+        published_at=time_of(row.published_at),
+        matched=row.number is not None,
+        taken_by=tuple(use.run_id for use in uses if use.workflow is None and use.run_id is not None),
+        started=tuple(use.run_id for use in uses if use.workflow is not None and use.run_id is not None),
+        to_start=tuple(str(use.workflow) for use in open_starts),
+        errors=tuple(use.error for use in open_starts if use.error is not None),
+        number=row.number,
+    )

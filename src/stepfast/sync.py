@@ -108,6 +108,7 @@ class SyncApp:
     beat = _blocking(Stepfast.beat)
     signal_many = _blocking(Stepfast.signal_many)
     publish = _blocking(Stepfast.publish)
+    events = _blocking(Stepfast.events)
     runs = _blocking(Stepfast.runs)
     count = _blocking(Stepfast.count)
     queues = _blocking(Stepfast.queues)

@@ -1,4 +1,4 @@
-"""For Starlette and FastAPI: streams of runs as server-sent events, callbacks, and a lifespan with a worker.
+"""For Starlette and FastAPI: streams of runs as server-sent events, callbacks, CloudEvents, a lifespan.
 
 Mount them where you like: ``api.mount("/streams", Router(routes=stepfast.web.streams(app, authorize=may_read)))``.
 """
@@ -6,18 +6,23 @@ Mount them where you like: ``api.mount("/streams", Router(routes=stepfast.web.st
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import hmac
 import inspect
 import ipaddress
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from .app import Stepfast
+from .engine.events import Event
 from .engine.options import WorkerKeywords
 from .errors import (
     CallbackDone,
@@ -129,6 +134,157 @@ def callbacks(app: Stepfast, *, max_body: int = 1_000_000, wrong_tokens: int | N
     ]
 
 
+def events(
+    app: Stepfast,
+    *,
+    secret: str | bytes | None = None,
+    authorize: Authorize | None = None,
+    max_body: int = 1_000_000,
+) -> list[Route]:
+    """A route that takes CloudEvents 1.0: ``POST /`` publishes them, in binary or structured mode, or as a batch.
+
+    The type is the name of the event, the subject its key, the data its data; source and id together are its id, so
+    that one that is sent again is the same event. With a ``secret`` each request has to be signed, as ``cloud_event``
+    signs it; ``authorize(request, name)`` decides on each event, async or not. One of the two is needed.
+
+    200 answers with the id of the event, or the ids of a batch; 400 says that the request holds no CloudEvent, 401 that
+    the signature is wrong, 403 that the event is not allowed, 422 that it cannot be stored.
+    """
+    if secret is None and not callable(authorize):
+        raise ConfigurationError("stepfast.web.events needs secret= or authorize=: it would be open to anyone")
+
+    async def publish(request: Request) -> Response:
+        body = await _read_body(request, max_body)
+        if body is None:
+            return _refusal(413, f"the body has more than {max_body} bytes")
+        headers = {name: value for name, value in request.headers.items() if name.startswith("ce-")}
+        if secret is not None and not hmac.compare_digest(
+            request.headers.get(SIGNATURE, "").encode(), _signature(secret, headers, body).encode()
+        ):
+            return _refusal(401, "the signature is wrong")
+        try:
+            found, several = read_cloud_events(request.headers.get("content-type", ""), headers, body)
+        except ValueError as error:
+            return _refusal(400, str(error))
+        for event in found:
+            allowed = authorize is None or authorize(request, event.name)
+            if not (await allowed if inspect.isawaitable(allowed) else allowed):
+                return _refusal(403, "not allowed")
+        try:
+            ids = [await app.publish(event.name, event.data, key=event.key, id=event.id) for event in found]
+        except (InvalidInput, PayloadError, ConfigurationError) as error:
+            return _refusal(422, str(error))
+        except DatabaseUnavailable:
+            return _refusal(503, "the database cannot be reached", {"retry-after": "5"})
+        return JSONResponse({"ids": ids} if several else {"id": ids[0]}, 200, _NO_STORE)
+
+    return [Route("/", publish, methods=["POST"], name="stepfast-events")]
+
+
+SIGNATURE = "stepfast-signature"
+"""The header of the signature: ``sha256=`` and the HMAC, in hexadecimal digits."""
+_STRUCTURED, _BATCH = "application/cloudevents+json", "application/cloudevents-batch+json"
+
+
+class CloudEvent(NamedTuple):
+    """What is taken of a CloudEvent."""
+
+    name: str
+    id: str
+    key: str | None
+    data: Any
+
+
+def cloud_event(
+    event: Event[Any], *, source: str, binary: bool = False, secret: str | bytes | None = None
+) -> tuple[dict[str, str], bytes]:
+    """An event as a CloudEvent 1.0, to be sent by any client: the headers and the body of a POST. ``source`` says where
+    it comes from, as a URI. With a ``secret`` it is signed: the HMAC (SHA-256) of the headers that begin with ``ce-``,
+    in the order of their names, as lines ``name:value``, and the body."""
+    attributes = {
+        "specversion": "1.0", "type": event.name, "source": source, "id": event.id,
+        "time": event.published_at.isoformat(), **({} if event.key is None else {"subject": event.key}),
+    }  # fmt: skip
+    if binary:
+        named = {f"ce-{name}": quote(value, safe=_PLAIN) for name, value in attributes.items()}
+        headers, body = {"content-type": "application/json", **named}, msgspec.json.encode(event.data)
+    else:
+        headers = {"content-type": _STRUCTURED}
+        body = msgspec.json.encode({**attributes, "datacontenttype": "application/json", "data": event.data})
+    if secret is not None:
+        signed = {name: value for name, value in headers.items() if name.startswith("ce-")}
+        headers[SIGNATURE] = _signature(secret, signed, body)
+    return headers, body
+
+
+_PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+"""Characters that a header of a CloudEvent has as they are."""
+
+
+def _signature(secret: str | bytes, headers: dict[str, str], body: bytes) -> str:
+    key = secret.encode() if isinstance(secret, str) else secret
+    lines = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()))
+    return "sha256=" + hmac.new(key, lines.encode() + body, "sha256").hexdigest()
+
+
+def read_cloud_events(content_type: str, headers: dict[str, str], body: bytes) -> tuple[list[CloudEvent], bool]:
+    """The CloudEvents of a request, and whether they are a batch. ValueError says what is wrong."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == _BATCH:
+        batch = _decoded(body)
+        if not isinstance(batch, list) or not batch:
+            raise ValueError("a batch is a JSON list of CloudEvents")
+        return [_structured(each) for each in batch], True
+    if kind == _STRUCTURED:
+        return [_structured(_decoded(body))], False
+    if "ce-specversion" not in headers:
+        raise ValueError(f"neither the content type {_STRUCTURED}, nor headers of a CloudEvent")
+    given = {name.removeprefix("ce-"): unquote(value) for name, value in headers.items()}
+    return [_with_data(given, _content(kind, body))], False
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise ValueError("the body is not JSON") from None
+
+
+def _content(kind: str, body: bytes) -> Any:
+    """The data of a binary message: JSON, a text, or else its bytes in base64."""
+    if not body:
+        return None
+    if kind in ("", "application/json") or kind.endswith("+json"):
+        return _decoded(body)
+    try:
+        return body.decode() if kind.startswith("text/") else base64.b64encode(body).decode()
+    except UnicodeDecodeError:
+        raise ValueError("the text is not UTF-8") from None
+
+
+def _structured(given: Any) -> CloudEvent:
+    if not isinstance(given, dict):
+        raise ValueError("a CloudEvent is a JSON object")
+    return _with_data(given, given.get("data", given.get("data_base64")))
+
+
+def _with_data(given: dict[str, Any], data: Any) -> CloudEvent:
+    for name in ("specversion", "type", "source", "id"):
+        if not isinstance(given.get(name), str) or not given[name]:
+            raise ValueError(f"the CloudEvent has no {name}")
+    if given["specversion"] != "1.0":
+        raise ValueError(f"only CloudEvents of specversion 1.0 are taken, not {given['specversion']!r}")
+    subject = given.get("subject")
+    if subject is not None and not isinstance(subject, str):
+        raise ValueError("the subject of a CloudEvent is a text")
+    named = f"{given['source']} {given['id']}"  # a source has no blanks
+    if len(named) > _LONGEST_ID:
+        named = "sha256:" + hashlib.sha256(named.encode()).hexdigest()
+    return CloudEvent(given["type"], named, subject or None, data)
+
+
+_LONGEST_ID = 150
+"""Characters of an id that is kept as it is; of a longer one the hash."""
 _NO_STORE = {"cache-control": "no-store"}
 _WINDOW = 60.0
 _MOST_CLIENTS = 10_000

@@ -96,6 +96,12 @@ async def parcel(ctx: Context) -> int:
 
 
 @app.workflow
+async def moored(ctx: Context) -> str:
+    event = await ctx.wait_event("ship.moored", key="elbe")
+    return str(event.data)
+
+
+@app.workflow
 async def counter(ctx: Context) -> int:
     question = await ctx.wait_question("next", type=int)
     await question.answer(question.value + 1)

@@ -63,6 +63,21 @@ def test_a_signal_to_nobody_or_to_a_run_that_has_ended_is_refused(stepfast: Verb
     assert f"run {ended} is completed" in stepfast.error("signal", ended, "approved", code=1)
 
 
+# -- publish
+
+
+def test_an_event_is_published_and_listed(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("moored")
+    assert stepfast("publish", "ship.moored", "7", "--key", "elbe", "--id", "e").stdout == "e\n"
+    assert "not seen yet" in stepfast("events").stdout
+    shop.drain("harbour")
+    assert stepfast.json("result", run_id)["output"] == "7"
+    stepfast("publish", "ship.lost")
+    [told] = stepfast.json("events", "ship.moored", "--key", "elbe")
+    assert (told["id"], told["data"], told["taken_by"], told["matched"]) == ("e", 7, [run_id], True)
+    assert len(stepfast.json("events", "-n", "1")) == 1
+
+
 # -- ask
 
 

@@ -143,7 +143,7 @@ async def test_sqlite_takes_it(block: Block, tmp_path: Path) -> None:
 async def test_sqlite_starts_signals_cancels_and_resumes_by_the_documented_statements(sqlite_url: str) -> None:
     """What the functions do on Postgres."""
     [block] = [block for block in ON_SQLITE if "kind <> 'dag'" in block.text]
-    start, signal, cancel = split_statements(block.text)
+    start, signal, publish, cancel = split_statements(block.text)
     app = Stepfast(sqlite_url, settings=Settings(inline_wait=0))
 
     @app.workflow(deadline=3600)
@@ -177,7 +177,11 @@ async def test_sqlite_starts_signals_cancels_and_resumes_by_the_documented_state
             late = await app.start("checkout", {"id": "o-4", "cents": 4}, delay=3600)
             rows += [execute(cancel.replace("'cancel'", "'reschedule'"), late.id)]
             assert rows == [1, 1, 1, 1, 0, 1]
+            assert [execute(publish), execute(publish)] == [1, 0]
             await app.drain()
+        assert [(event.id, event.data, event.matched) for event in await app.events()] == [
+            ("evt-9", {"cents": 5}, True)
+        ]
         assert await run.result() == "o-7: 999"
         assert await graph_run.result() == {"approved": True}
         assert await cancelled.status() == "cancelled"

@@ -549,3 +549,25 @@ async def test_callbacks_are_ended_by_sql(make_app: MakeApp, sql: Any) -> None:
         with pytest.raises(RunFailed, match="was not completed within"):
             await run.result(timeout=PATIENCE)
         await refused("55000", "has timed out", "complete($1, $2)", token, value)
+
+
+async def test_events_are_published_by_sql(make_app: MakeApp, sql: Any) -> None:
+    """The same name and id is the same event, whichever side publishes it, and the same row."""
+    app = make_app(settings=QUICK)
+
+    @app.workflow
+    async def hears(ctx: Context) -> list[Any]:
+        return [(await ctx.wait_event("paid é", key="k")).data for _ in range(2)]
+
+    run = await app.start(hears)
+    async with app.worker():
+        for name in ("e/1", "e/1", "e/2"):
+            publish = "SELECT stepfast.publish('paid é', $1, key => 'k', id => $2, notify => true)"
+            assert await sql.fetchval(publish, json.dumps({"id": name}), name) == name
+        await app.publish("paid é", "again", key="k", id="e/1")
+        assert await run.result(timeout=PATIENCE) == [{"id": "e/1"}, {"id": "e/2"}]
+    assert await sql.fetchval("SELECT stepfast.publish('other')") != ""
+    assert [event.id for event in await app.events(name="paid é")] == ["e/2", "e/1"]
+    for call, said in (("publish('a,b')", "have no comma"), ("publish('a', key => '')", "must not be empty")):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match=said):
+            await sql.execute(f"SELECT stepfast.{call}")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import admin, check, graph, project, run_commands, show, start, top, worker
+from . import admin, check, events, graph, project, run_commands, show, start, top, worker
 from . import queues as of_queues
 from . import schedules as of_schedules
 from .command import AppOption, JsonOption, NamespaceOption, Session, UrlOption, add_verb
@@ -44,6 +44,8 @@ add_verb(cli, run_commands.ask)
 add_verb(cli, run_commands.complete)
 add_verb(cli, run_commands.fail)
 add_verb(cli, run_commands.beat)
+add_verb(cli, events.publish)
+add_verb(cli, events.events)
 add_verb(cli, run_commands.cancel)
 add_verb(cli, run_commands.pause)
 add_verb(cli, run_commands.resume)

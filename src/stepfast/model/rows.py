@@ -237,6 +237,34 @@ class EventRow(NamedTuple):
     published_at: int
 
 
+class ShownEvent(NamedTuple):
+    """An event for people."""
+
+    id: str
+    """Of its row."""
+    number: int | None
+    """None: no worker has come to it yet."""
+    name: str
+    event_id: str
+    key: str
+    data: str
+    format: int
+    published_at: int
+
+
+class EventUse(NamedTuple):
+    """What became of an event: a run that took it, or a start."""
+
+    event_id: str
+    """Of its row."""
+    run_id: str | None
+    """None: the run is still to be started."""
+    workflow: str | None = None
+    """What it starts; None: the run took it."""
+    error: str | None = None
+    """Why it could not be started the last time."""
+
+
 class NextEvents(NamedTuple):
     """The next events that a run has not taken."""
 

@@ -148,7 +148,8 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
     if what == status.WAITING_CALLBACK:
         return f"It waits for callback {name!r}{_at_the_latest(run)}; {_COMPLETES}."
     if what == status.WAITING_EVENT:
-        return f"It waits for event {name!r}{_at_the_latest(run)}; `app.publish({name!r}, …)` publishes it."
+        publish = f"stepfast publish {shlex.quote(name)} JSON"
+        return f"It waits for event {name!r}{_at_the_latest(run)}; `{publish}` publishes one."
     if what == status.WAITING_CHILD:
         return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
     if what == status.WAITING_REMOTE:

@@ -39,12 +39,14 @@ from ..model.rows import (
     Definition,
     DueEventStart,
     EventRow,
+    EventUse,
     ExecutorRow,
     NextEvents,
     Outcome,
     ProgressRow,
     QueueDepth,
     RunRow,
+    ShownEvent,
 )
 from ..model.schedules import ScheduleRow, ScheduleSpec
 from ..model.stored import read_json
@@ -613,6 +615,23 @@ class Queries:
     async def start_by_events(self, starts: Sequence[EventStart]) -> list[EventStart]:
         """Start runs, each once, whoever else tries; those that were started now."""
         return await self._sweep(events.start, starts)
+
+    async def events(
+        self, name: str | None = None, key: str | None = None, before: int | None = None, limit: int = 50
+    ) -> list[ShownEvent]:
+        """A page of events, the newest first; ``before`` is the number of the last of the page before."""
+        new = [] if before is not None else list(await self._fetch("events_shown_first", name, key, limit))
+        rows = [*new, *await self._fetch("events_shown", name, key, before, limit)]
+        return [ShownEvent(*row) for row in rows[:limit]]
+
+    async def event_uses(self, ids: Sequence[str], limit: int = 1000) -> list[EventUse]:
+        """What events (by the ids of their rows) have started, and which runs took them, at most so many."""
+        starts = [EventUse(row[0], row[2], row[1], row[3]) for row in await self._fetch("starts_of_events", list(ids))]
+        return starts + [EventUse(*row) for row in await self._fetch("takers_of_events", list(ids), limit)]
+
+    async def event_waiters(self, names: Sequence[str], limit: int = 200) -> list[tuple[str, str, str]]:
+        """Runs that wait for events of these names: (name, key or empty, run)."""
+        return [(row[0], row[1], row[2]) for row in await self._fetch("waiters_for_events", list(names), limit)]
 
     async def remove_events(self, keep_ms: int, limit: int) -> int:
         """Remove events that were published longer ago, at most so many, and subscriptions that no worker has declared

@@ -70,6 +70,7 @@ _CHECKED = {
     "run_tags": "{schema}.sql_is_tag(run_id, tag)",
     "mailbox": "kind IN ('signal', 'next') AND name NOT LIKE '~%' AND NOT delivered AND error IS NULL"
     f" AND format IN (1, 2) AND sent_at BETWEEN 0 AND {_LAST}",
+    "events": f"number IS NULL AND format IN (1, 2) AND published_at BETWEEN 0 AND {_LAST}",
     "run_values": "(key = '~graph' AND {schema}.sql_is_graph(run_id)) OR (key LIKE '~signal/%' AND value = 'null')",
 }
 """What the rows must be that a starter inserts: runs of its own, with times that a calendar has, and nothing that adds

@@ -192,6 +192,34 @@ WHERE s.event_id = u.event_id AND s.workflow = u.workflow;
 {update event_starts s, u} SET tries = s.tries + 1, error = u.error, due_at = {now} + u.wait_ms {from u}
 WHERE s.event_id = u.event_id AND s.workflow = u.workflow AND s.due_at IS NOT NULL;
 
+-- name: events_shown(name text, key text, low bigint, most bigint)
+-- Events for people, the newest first: of a name (null: any) and a key (null: any), before a number (null: from the end).
+SELECT e.id::text AS id, e.number, e.name, e.event_id, e.key, e.data, e.format, e.published_at FROM {events} e
+WHERE e.number IS NOT NULL AND (:low IS NULL OR e.number < :low) AND (:name IS NULL OR e.name = :name)
+  AND (:key IS NULL OR e.key = :key)
+ORDER BY e.number DESC LIMIT :most;
+
+-- name: events_shown_first(name text, key text, most bigint)
+-- The same of those that have no number yet, because no worker has come to them.
+SELECT e.id::text AS id, e.number, e.name, e.event_id, e.key, e.data, e.format, e.published_at FROM {events} e
+WHERE e.number IS NULL AND (:name IS NULL OR e.name = :name) AND (:key IS NULL OR e.key = :key)
+ORDER BY e.published_at DESC, e.made DESC LIMIT :most;
+
+-- name: starts_of_events(ids uuid[])
+-- What events have started, or are to start.
+SELECT s.event_id::text AS event_id, s.workflow, s.started::text AS started, s.error FROM {event_starts} s
+WHERE s.event_id {in ids} ORDER BY s.event_id, s.workflow;
+
+-- name: takers_of_events(ids uuid[], most bigint)
+-- The runs that have taken events.
+SELECT t.event_id::text AS event_id, t.run_id::text AS run_id FROM {event_takes} t
+WHERE t.event_id {in ids} ORDER BY t.event_id, t.run_id LIMIT :most;
+
+-- name: waiters_for_events(names text[], most bigint)
+-- Runs that would be woken by events of these names.
+SELECT w.name, w.key, w.run_id::text AS run_id FROM {event_waits} w
+WHERE w.name {in names} AND w.armed ORDER BY w.name, w.key, w.run_id LIMIT :most;
+
 -- name: old_events(keep_ms bigint, most bigint)
 -- Events that were published longer ago, and have been matched.
 SELECT e.id::text AS id FROM {events} e

@@ -49,7 +49,7 @@ BEGIN
 END
 $$;
 
--- The starter's role starts and signals. It reads what its starts are checked against, and of runs which one it is and
+-- The starter's role starts, signals and publishes. It reads what its starts are checked against, and of runs which one it is and
 -- where it stands; no payload.
 GRANT SELECT ON {schema}.meta, {schema}.definitions, {schema}.queues TO {starter};
 GRANT SELECT (id, workflow, queue, priority, status, reason, key, unique_name, awaits_name, place, losses, graph, dag_id, dag_step,
@@ -64,13 +64,16 @@ GRANT SELECT, INSERT, UPDATE ON {schema}.turns TO {starter};
 GRANT INSERT, SELECT (run_id, key) ON {schema}.run_values TO {starter};
 GRANT INSERT, SELECT (run_id, id, kind) ON {schema}.mailbox TO {starter};
 GRANT SELECT (run_id, mail) ON {schema}.steps TO {starter};
+GRANT INSERT, SELECT (id) ON {schema}.events TO {starter};
 
 -- What a starter inserts is checked row by row: a run that belongs to no other, and its own tags; a dag run with its steps
--- and its graph, all by one transaction; and a signal that is still to be delivered. The owner of the tables is not checked.
+-- and its graph, all by one transaction; a signal that is still to be delivered; and an event without a
+-- number. The owner of the tables is not checked.
 ALTER TABLE {schema}.runs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.run_tags ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.mailbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.run_values ENABLE ROW LEVEL SECURITY;
+ALTER TABLE {schema}.events ENABLE ROW LEVEL SECURITY;
 {policies}
 
 -- name: policies_of_all

@@ -1,6 +1,6 @@
 -- at the end
 -- From SQL: a caller without Python (a trigger, a script, a program in another language) starts, signals, cancels,
--- resumes and reschedules runs by five functions, as part of the transaction that calls them. A sixth, `find`, gives the
+-- resumes and reschedules runs by five functions, as part of the transaction that calls them. `publish` publishes events. A sixth, `find`, gives the
 -- run that has a key. Three more end a callback by its token, or note a heartbeat of it.
 --
 --   start       inserts the rows that a start in Python inserts, checked against the newest definition as a start without
@@ -496,6 +496,41 @@ BEGIN
         END IF;
     END IF;
     PERFORM {schema}.sql_leave_mail(receiver, 'signal', signal.name, stored, signal.notify);
+END
+$$;
+
+-- Publish an event, for runs that wait for it and workflows that it starts: `SELECT {schema}.publish('order.paid', '{"cents": 5}')`.
+-- Returns its id; under the same name and id it is the same event, as for `app.publish`, which makes the id of the row alike.
+CREATE FUNCTION {schema}.publish(
+    name text, data json DEFAULT 'null', key text DEFAULT NULL, id text DEFAULT NULL, notify boolean DEFAULT false
+) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    stored text := {schema}.sql_checked_json(publish.data, 'the data of event ' || COALESCE(quote_literal(publish.name), 'NULL'));
+    made uuid := {schema}.sql_new_id();
+    its_row uuid := made;
+    digest text;
+BEGIN
+    PERFORM {schema}.sql_checked_name(publish.name, 'the name of an event');
+    PERFORM {schema}.sql_checked_name(publish.key, 'the key of an event');
+    PERFORM {schema}.sql_checked_name(publish.id, 'the id of an event');
+    IF publish.name IS NULL OR publish.name LIKE '%,%' THEN
+        RAISE EXCEPTION 'the name of an event must be given, and have no comma' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM {schema}.sql_as_jsonb(stored, 'the data of event ' || quote_literal(publish.name));
+    IF publish.id IS NOT NULL THEN
+        digest := encode(sha256(convert_to(publish.name, 'UTF8') || decode('00', 'hex') || convert_to(publish.id, 'UTF8')), 'hex');
+        its_row := (substr(digest, 1, 12) || '8' || substr(digest, 14, 3)
+                    || substr('89ab', 1 + (('x' || substr(digest, 17, 1))::bit(4)::integer & 3), 1) || substr(digest, 18, 15))::uuid;
+    END IF;
+    INSERT INTO {schema}.events (id, made, name, key, event_id, data, format, published_at)
+    VALUES (its_row, made, publish.name, COALESCE(publish.key, ''), COALESCE(publish.id, made::text), stored, 1, {now})
+    ON CONFLICT (id) DO NOTHING;
+    IF publish.notify THEN
+        PERFORM pg_notify('{channel}', '{"look": true}');
+    END IF;
+    RETURN COALESCE(publish.id, made::text);
 END
 $$;
 
