@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stepfast import Backoff, Context, NonRetryableError, RetryLater, Run, Settings, Stepfast
+from stepfast import Backoff, ConfigurationError, Context, NonRetryableError, RetryLater, Run, Settings, Stepfast, step
 from stepfast.engine import outcomes
 from stepfast.errors import NonDeterminismError
 from stepfast.model import status
@@ -58,6 +59,76 @@ def failing_step(app: Stepfast, calls: Calls, step: dict[str, Any], error: Any =
         await ctx.options(**step).step(fail)
 
     return order
+
+
+# -- which errors --------------------------------------------------------------------------------------------------
+
+
+def by_text(error: Exception) -> bool:
+    return "busy" in str(error)
+
+
+def broken(error: Exception) -> bool:
+    raise LookupError("the rule has a bug")
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "tries"),
+    [
+        ({"retry_on": ConnectionError}, ConnectionResetError("reset"), 3),
+        ({"retry_on": (ConnectionError, TimeoutError)}, ValueError("no"), 1),
+        ({"retry_on": by_text}, ValueError("busy"), 3),
+        ({"retry_on": by_text}, ValueError("no"), 1),
+        ({"give_up_on": LookupError}, KeyError("x"), 1),
+        ({"give_up_on": (LookupError,)}, ValueError("x"), 3),
+        ({"retry_on": OSError, "give_up_on": by_text}, OSError("busy"), 1),
+        ({"retry_on": broken}, ValueError("x"), 1),
+        ({"retry_on": ValueError}, RetryLater(0), 3),
+    ],
+    ids=[
+        "class",
+        "other class",
+        "function",
+        "not the function's",
+        "given up",
+        "not given up",
+        "both",
+        "broken",
+        "later",
+    ],
+)
+async def test_a_step_says_which_errors_are_tried_again(
+    app: Stepfast, calls: Calls, rule: dict[str, Any], error: Exception, tries: int
+) -> None:
+    """An error that is not tried again ends the run as well: no attempt follows."""
+    order = failing_step(app, calls, {"retries": 2, "backoff": AT_ONCE, **rule}, error, backoff=AT_ONCE, max_attempts=2)
+    run = await app.start(order)
+    await app.drain()
+    assert calls["fail"] == (tries if tries == 1 else 2 * tries) and calls["ok"] == 1
+    assert (await run.info()).attempt == (1 if tries == 1 else 2)
+    if rule.get("retry_on") is broken:
+        told = (await run.info()).error
+        assert told is not None and "could not judge it: LookupError: the rule has a bug" in (told.traceback or "")
+
+
+async def test_a_timeout_is_judged_as_any_other_error(app: Stepfast, calls: Calls) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        options = ctx.options(timeout=0.01, retries=1, backoff=AT_ONCE, retry_on=ValueError)
+        await options.step("wait", asyncio.Event().wait)
+
+    run = await app.start(order)
+    await app.drain()
+    assert [call.status for call in await run.activity() if call.position is not None] == ["failed"]
+
+
+async def test_what_says_nothing_of_errors_is_refused(app: Stepfast) -> None:
+    odd: list[Any] = [(), [ValueError], "ValueError", int, (ValueError, "x"), KeyboardInterrupt]
+    for wrong in odd:
+        with pytest.raises(ConfigurationError, match="retry_on must be a class of errors"):
+            step(retry_on=wrong)
+    with pytest.raises(ConfigurationError, match="applies: call it by"):
+        app.dag("graph").step(step(give_up_on=ValueError)(lambda: None))
 
 
 # -- counting ----------------------------------------------------------------------------------------------------

@@ -140,6 +140,11 @@ class Dag(Workflow[Any, dict[str, Any]]):
         plain, own = function, NO_OPTIONS
         if isinstance(function, StepFunction):
             plain, own = function.function, function.options
+            if own.retry_on is not None or own.give_up_on is not None:
+                raise ConfigurationError(
+                    f"{name_of(plain)} has retry_on or give_up_on, which only ctx.step(…) applies: call it by ctx.step "
+                    f"in a step of dag {self.name!r}"
+                )
         name = given.get("name")
         called = (own.name or name_of(plain)) if name is None else name
         check_name(called, f"the name of a step of dag {self.name!r}", self._settings.max_name)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from types import FunctionType
 from typing import Any, Literal, TypedDict, TypeVar, get_overloads
 
-from ..model.backoff import Backoff
+from ..model.backoff import Backoff, Errors
 from ..model.schedules import Missed, Overlap
 
 S = TypeVar("S")
@@ -29,6 +29,10 @@ class StepKeywords(TypedDict, total=False):
     name: str | None
     """Under which the step is recorded; by default the name of its function."""
     retries: int | None
+    retry_on: Errors | None
+    """Only these errors are tried again: classes, or a function of the error. All others fail the step and the run."""
+    give_up_on: Errors | None
+    """These errors are not tried again: they fail the step and the run."""
     backoff: Backoff | None
     timeout: Seconds | None
     """For each try of the step."""

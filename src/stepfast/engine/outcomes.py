@@ -276,14 +276,14 @@ _CAUSED = "\nThe above exception was the direct cause of the following exception
 """What Python writes between an error and the one that it caused."""
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """What is kept of an error, as JSON."""
+def describe(error: BaseException, permanent: bool = False) -> dict[str, Any]:
+    """What is kept of an error, as JSON. ``permanent``: the options of its step say that no further try can help."""
     trace = getattr(error, "only_traceback", None) or _whole_traceback(error)
     kept = {
         "type": type_name(error),
         "message": message_of(error),
         "traceback": _clean(trace[-MOST_OF_A_TEXT:]),
-        "retryable": is_retryable(error),
+        "retryable": is_retryable(error) and not permanent,
     }
     bases = [
         type_name(kind) for kind in type(error).__mro__[1:] if issubclass(kind, Exception) and kind is not Exception
@@ -302,17 +302,20 @@ def _whole_traceback(error: BaseException) -> str:
     return f"{origin}\n{_CAUSED}\n{trace}" if origin else trace
 
 
-def encode_error(error: BaseException, payloads: Payloads, tokens: Mapping[str, str] | None = None) -> str:
+def encode_error(
+    error: BaseException, payloads: Payloads, tokens: Mapping[str, str] | None = None, permanent: bool = False
+) -> str:
     """The stored text of an error, with what is stored of tokens of callbacks in place of these. It always succeeds: an
     error that cannot be kept must not wedge its run."""
     try:
-        kept = describe(error)
+        kept = describe(error, permanent)
         if tokens:
             kept |= {word: without_tokens(kept[word], tokens) for word in ("message", "traceback")}
         return payloads.encode_own(kept)
     except Exception as trouble:  # the application's codec; the text may hold what it was to hide
         why = f"(the codec raised {type(trouble).__name__}, so the message is not kept)"
-        kept = {"type": type_name(error), "message": why, "traceback": None, "retryable": is_retryable(error)}
+        retryable = is_retryable(error) and not permanent
+        kept = {"type": type_name(error), "message": why, "traceback": None, "retryable": retryable}
         return msgspec.json.encode(kept).decode()
 
 

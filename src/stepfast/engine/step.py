@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec,
 from ..cancellation import seen
 from ..errors import ConfigurationError, DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
 from ..model import status
-from ..model.backoff import Backoff, check_backoff, default_backoff, retry_delay, seconds
+from ..model.backoff import (
+    Backoff,
+    Errors,
+    check_backoff,
+    check_errors,
+    default_backoff,
+    is_permanent,
+    retry_delay,
+    seconds,
+)
 from ..model.ids import without_tokens
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import Payloads, same_arguments
@@ -62,6 +71,8 @@ class StepOptions:
     record_arguments: bool | None = None
     compensate: Callable[..., Any] | None = None
     """What undoes the step when the run fails for good or is cancelled: called with the output and the arguments."""
+    retry_on: Errors | None = None
+    give_up_on: Errors | None = None
 
     def over(self, other: StepOptions) -> StepOptions:
         """These options, and the other's where these say nothing."""
@@ -110,7 +121,9 @@ def step_options(said_by: str, **given: Unpack[StepKeywords]) -> StepOptions:
     timeout = given.get("timeout")
     limit = None if timeout is None else seconds(timeout, "the timeout of a step")
     backoff = check_backoff(given.get("backoff"))
-    return StepOptions(name, retries, backoff, limit, given.get("record_arguments"), compensate)
+    retry_on = check_errors(given.get("retry_on"), "retry_on")
+    give_up_on = check_errors(given.get("give_up_on"), "give_up_on")
+    return StepOptions(name, retries, backoff, limit, given.get("record_arguments"), compensate, retry_on, give_up_on)
 
 
 class StepFunction(Generic[P, R]):
@@ -375,12 +388,14 @@ class StepCall(DurableCall[T]):
             execution.recorder.observers.refused(self, failures, error)
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
         backoff = options.backoff or default_backoff(settings)
-        delay = retry_delay(error, failures - self._forgiven, allowed, backoff, execution.clock.random)
+        permanent = is_permanent(error, options.retry_on, options.give_up_on)
+        tried, random = failures - self._forgiven, execution.clock.random
+        delay = None if permanent else retry_delay(error, tried, allowed, backoff, random)
         tell_try(self, error, failures, delay)
         if execution.recorder.observers is not None:
             execution.recorder.observers.try_fails(self, failures, error, delay)
         if delay is None:
-            await self._record_failed(error, failures)
+            await self._record_failed(error, failures, permanent)
         return await self._record_try(error, failures, int(delay * 1000))
 
     async def _before_first_try(self) -> int:
@@ -484,9 +499,9 @@ class StepCall(DurableCall[T]):
             self._can_be_undone(value, entry.seq)
         return value
 
-    async def _record_failed(self, error: BaseException, calls: int) -> NoReturn:
+    async def _record_failed(self, error: BaseException, calls: int, permanent: bool = False) -> NoReturn:
         execution = self._execution
-        text = encode_error(error, execution.recorder.payloads, execution.tokens)
+        text = encode_error(error, execution.recorder.payloads, execution.tokens, permanent)
         execution.journal_note(self._failed_try(text, calls, 0, self._encoded_arguments()))
         await self._record_outcome(self._made(status.FAILED, None, text))
         raise AssertionError("the record of a failure raises it")

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 import random as _random
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from ..errors import (
     LONGEST,
@@ -123,6 +124,38 @@ def check_backoff(value: object) -> Backoff | None:
     if value is not None and not isinstance(value, Backoff):
         raise ConfigurationError(f"backoff must be a Backoff(…), not {value!r}")
     return value
+
+
+Errors = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+"""Which errors are meant: those of a class or of several, or those of which a function says so."""
+
+
+def check_errors(value: Any, what: str) -> Errors | None:
+    """An option that says which errors are meant, if it is given."""
+    kinds = value if isinstance(value, tuple) else (value,)
+    classes = kinds and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
+    function = callable(value) and not isinstance(value, type)
+    if value is not None and not classes and not function:
+        raise ConfigurationError(f"{what} must be a class of errors, a tuple of them, or a function, not {value!r}")
+    return cast("Errors | None", value)
+
+
+def is_permanent(error: BaseException, retry_on: Errors | None, give_up_on: Errors | None) -> bool:
+    """Whether the options of a step say that no further try can help. A RetryLater asks for another try itself. A
+    function that fails has not said that the error is to be tried again, and the error keeps what it raised."""
+    if not isinstance(error, Exception) or isinstance(error, RetryLater):
+        return False
+    try:
+        return (retry_on is not None and not _is_meant(error, retry_on)) or (
+            give_up_on is not None and _is_meant(error, give_up_on)
+        )
+    except Exception as wrong:  # the function is the application's
+        error.add_note(f"retry_on or give_up_on could not judge it: {type(wrong).__name__}: {wrong}")
+        return True
+
+
+def _is_meant(error: Exception, errors: Errors) -> bool:
+    return isinstance(error, errors) if isinstance(errors, (type, tuple)) else bool(errors(error))
 
 
 def default_backoff(settings: Settings) -> Backoff:
