@@ -340,7 +340,7 @@ def test_a_decorated_workflow_whose_types_are_hidden_is_refused() -> None:
 
 async def test_an_option_that_there_is_none_of_is_refused_with_the_nearest() -> None:
     app = Stepfast("sqlite://")
-    with pytest.raises(TypeError, match="@step has no option 'retry'; did you mean 'retries'"):
+    with pytest.raises(TypeError, match="@step has no option 'retry'; did you mean 'retry_on'"):
         step(retry=3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'max_attempt'; did you mean 'max_attempts'"):
         app.task(max_attempt=3)  # type: ignore[call-overload]

@@ -30,8 +30,8 @@ AT_ONCE = Backoff(base=0, jitter=False)
 async def waited(app: Stepfast, run: Run[Any]) -> float:
     """Seconds between the last failure of a run and when it is due again, both by the database's clock."""
     info, log = await run.info(), await run.activity()
-    last = max(log, key=lambda call: call.started_at + call.duration)
-    assert last.status == "failed" and info.due_at is not None
+    last = max((call for call in log if call.status == "failed"), key=lambda call: call.started_at + call.duration)
+    assert info.due_at is not None
     return (info.due_at - last.started_at - last.duration).total_seconds()
 
 
