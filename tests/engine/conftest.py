@@ -36,6 +36,12 @@ COLD = ("roles", "foreign_connections", "held_keys", "sleeping")
 """Files in which sessions themselves are the subject: each test has new ones."""
 
 
+@pytest.fixture(params=["postgres", "sqlite", pytest.param("mariadb", marks=pytest.mark.thorough)])
+def url(request: pytest.FixtureRequest) -> str:
+    """The test runs once per database; on MariaDB, which has the flows of all databases, in `make test-all`."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
 @pytest.fixture
 async def make_app(url: str) -> AsyncIterator[MakeApp]:
     """Makes applications on one database: a second one stands for another process, with other code."""

@@ -19,7 +19,7 @@ from stepfast.settings import Settings
 from stepfast.telemetry import Observer
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
-from tests.support.databases import connected
+from tests.support.databases import in_transaction
 from tests.support.engine import Calls, drained, finished
 from tests.support.waiting import reached
 from tests.support.workflows import task
@@ -56,10 +56,9 @@ class Caller:
                     yield connection
             finally:
                 connection.close()
-        elif self.kind == "asyncpg":
-            async with connected(self.app.url.text) as connection:
-                async with connection.transaction():
-                    yield connection
+        elif self.kind in ("asyncpg", "asyncmy"):
+            async with in_transaction(self.app.url.text) as connection:
+                yield connection
         elif self.kind == "asyncpg pool":
             async with asyncpg.create_pool(self.app.url.text, min_size=1, max_size=1) as pool:
                 async with pool.acquire() as connection, connection.transaction():
@@ -81,6 +80,8 @@ class Caller:
         sql = f"INSERT INTO notes VALUES ('{text}')"
         if self.kind == "sqlite3":
             connection.execute(sql)
+        elif self.kind == "asyncmy":
+            await connection.cursor().execute(sql)
         else:
             await connection.execute(sqlalchemy.text(sql) if self.kind.startswith("alchemy") else sql)
 
@@ -95,7 +96,7 @@ class Caller:
             await rows.close()
 
 
-@pytest.fixture(params=[_kind(kind) for kind in (*ON_POSTGRES, "sqlite3")])
+@pytest.fixture(params=[_kind(kind) for kind in (*ON_POSTGRES, "asyncmy", "sqlite3")])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -103,7 +104,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def url(kind: str, request: pytest.FixtureRequest) -> str:
     """The database that this kind of connection goes to."""
-    return str(request.getfixturevalue("sqlite_url" if kind == "sqlite3" else "postgres_url"))
+    return str(request.getfixturevalue({"sqlite3": "sqlite_url", "asyncmy": "mariadb_url"}.get(kind, "postgres_url")))
 
 
 @pytest.fixture

@@ -413,10 +413,11 @@ async def test_a_chain_of_any_length_is_followed_from_its_first(app: Stepfast) -
         return str(await ctx.wait_signal("go"))
 
     runs = sorted(await app.start_many(loop, list(range(1201))), key=lambda run: run.id)
+    text = "char" if app.url.kind == "mysql" else "text"
     async with rows_of(app) as rows:
         await rows.fetch(
             "UPDATE [runs] AS r SET status = 'completed', reason = 'continued', place = NULL, output = "
-            "(SELECT '\"' || CAST(n.id AS text) || '\"' FROM [runs] n WHERE n.id > r.id ORDER BY n.id LIMIT 1) "
+            f"(SELECT '\"' || CAST(n.id AS {text}) || '\"' FROM [runs] n WHERE n.id > r.id ORDER BY n.id LIMIT 1) "
             "WHERE id <> ?",
             runs[-1].id,
         )

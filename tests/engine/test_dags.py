@@ -27,7 +27,7 @@ from tests.support.dags import (
     step_is,
     steps_of,
 )
-from tests.support.databases import connected
+from tests.support.databases import in_transaction
 from tests.support.engine import (
     PATIENCE,
     Calls,
@@ -288,9 +288,8 @@ async def transaction(app: Stepfast) -> AsyncIterator[Any]:
         finally:
             database.close()
         return
-    async with connected(app.url.text) as connection:
-        async with connection.transaction():
-            yield connection
+    async with in_transaction(app.url.text) as connection:
+        yield connection
 
 
 async def never_stores(*_: Any) -> None:

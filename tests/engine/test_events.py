@@ -26,6 +26,7 @@ from stepfast.testing import Lab, crash_everywhere
 from stepfast.worker import event_dispatcher
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, RELEASED, WAITS, MakeApp
 from tests.support.crashing import crash_at
+from tests.support.databases import in_transaction
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, finished, interrupt
 
 pytestmark = ON_BOTH
@@ -52,6 +53,10 @@ def reader(app: Stepfast, count: int, **how: Any) -> Any:
 @contextlib.asynccontextmanager
 async def transaction(url: str) -> AsyncIterator[Any]:
     """A connection of the caller's with an open transaction, to be committed or rolled back by `end`."""
+    if url.startswith("mysql"):
+        async with in_transaction(url) as theirs:
+            yield theirs, theirs.commit, theirs.rollback
+        return
     if not url.startswith("sqlite"):
         connection = await asyncpg.connect(url)
         block = connection.transaction()

@@ -33,7 +33,7 @@ from stepfast.run import Run
 from stepfast.testing import crash_everywhere
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.both_kinds import KINDS, workflow_of
-from tests.support.databases import connected
+from tests.support.databases import in_transaction
 from tests.support.engine import PATIENCE, Calls, Gate, drained, eventually, failure, finished, interrupt
 from tests.support.waiting import count, let_pass, reached, wake
 from tests.support.workflows import listener
@@ -448,7 +448,7 @@ async def test_a_signal_with_an_id_joins_a_transaction_once(app: Stepfast) -> No
             with closing(sqlite3.connect(app.url.path, timeout=30)) as connection, connection:
                 await run.signal("item", value, id="x", connection=connection)
         else:
-            async with connected(app.url.text) as session, session.transaction():
+            async with in_transaction(app.url.text) as session:
                 await run.signal("item", value, id="x", connection=session)
 
     run = await app.start(listener(app, "item", "item"))

@@ -161,7 +161,7 @@ async def test_a_start_within_a_transaction(app: Stepfast) -> None:
     """It is seen when it is committed, and not when it is rolled back; a signal to the live run is delivered then."""
     chat = chats(app)
     await app.migrate()
-    caller = Caller("sqlite3" if app.url.path else "asyncpg", app)
+    caller = Caller({"sqlite": "sqlite3", "mysql": "asyncmy"}.get(app.url.kind, "asyncpg"), app)
     async with app.worker():
         with pytest.raises(ZeroDivisionError):
             async with caller.transaction() as connection:

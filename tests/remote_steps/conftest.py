@@ -25,11 +25,13 @@ enough_joined = pytest.mark.parametrize("home", ["joined", elsewhere], indirect=
 """What the other database adds to it is thorough."""
 
 everywhere = pytest.mark.parametrize(
-    "home", ["joined", "outbox", pytest.param("mariadb", marks=pytest.mark.thorough)], indirect=True
+    "home",
+    ["joined", "outbox", *(pytest.param(home, marks=pytest.mark.thorough) for home in ("mariadb", "on mariadb"))],
+    indirect=True,
 )
 """Wherever the transport is."""
 
-HOMES = ("joined", "outbox", "mariadb")
+HOMES = ("joined", "outbox", "mariadb", "on mariadb")
 
 
 @dataclass
@@ -105,15 +107,16 @@ def calls() -> Calls:
 @pytest.fixture(params=HOMES)
 async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
     """``joined``: Postgres, and the transport's tables beside ours. ``outbox``: a SQLite store, and the transport on a
-    Postgres. ``mariadb``: a Postgres, and the transport on a MariaDB."""
+    Postgres. ``mariadb``: a Postgres, and the transport on a MariaDB. ``on mariadb``: both on one MariaDB."""
     which = request.param
-    store = request.getfixturevalue("sqlite_url" if which == "outbox" else "postgres_url")
-    other = {"joined": store, "outbox": "postgres_url", "mariadb": "mariadb_url"}[which]
-    url = store if which == "joined" else request.getfixturevalue(other)
+    stores = {"joined": "postgres_url", "outbox": "sqlite_url", "mariadb": "postgres_url", "on mariadb": "mariadb_url"}
+    others = {"outbox": "postgres_url", "mariadb": "mariadb_url"}
+    store = request.getfixturevalue(stores[which])
+    url = request.getfixturevalue(others[which]) if which in others else store
     made: list[Stepfast] = []
 
     def make(**options: Any) -> Stepfast:
-        transport = None if which == "joined" else SqlTransport(url)
+        transport = SqlTransport(url) if which in others else None
         made.append(Stepfast(store, **{"settings": QUICK, "transport": transport, **options}))
         return made[-1]
 

@@ -16,7 +16,6 @@ from stepfast.model.rows import Definition
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
-from stepfast.store.mysql.store import MysqlStore
 from tests.store.citus import as_citus
 from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import Rows, Scene
@@ -26,7 +25,7 @@ Opener = Callable[..., Store]
 
 ON_POSTGRES = ("postgres", "postgres12")
 ON_SQLITE = ("sqlite", "memory")
-SHARED = (*ON_POSTGRES, "sqlite")
+SHARED = (*ON_POSTGRES, "mariadb", "sqlite")
 """Those that others can connect to: a database in memory is its store's alone."""
 
 
@@ -102,10 +101,7 @@ class Stores:
         return self.url.kind != "sqlite" or self.url.path is not None
 
     async def open(self, namespace: str = "stepfast", settings: Settings | None = None) -> Store:
-        if self.url.kind == "mysql":
-            store: Store = MysqlStore(self.url, namespace, settings or Settings())
-        else:
-            store = open_store(self.url, namespace, settings or Settings())
+        store = open_store(self.url, namespace, settings or Settings())
         await store.open()
         self._stack.push_async_callback(store.close)
         return store

@@ -88,7 +88,7 @@ MACROS = [
         "AND due_at IS NULL"),
         (
             f"DELETE d FROM JSON_TABLE(%s, '$[*]' COLUMNS (`id` {UUID} PATH '$')) AS u STRAIGHT_JOIN "
-            "s_steps AS d WHERE d.id = u.id AND due_at IS NULL"
+            "s_steps AS d FORCE INDEX (PRIMARY) WHERE d.id = u.id AND due_at IS NULL"
         ),
     ),
     (
@@ -97,12 +97,19 @@ MACROS = [
         "UPDATE \"s\".runs AS r\nSET a = f(u.n, 1), b = 'x, y'\nFROM unnest($1::integer[]) AS u(n) WHERE true",
         ("UPDATE s_runs AS r\nSET a = f(u.n, 1), b = 'x, y'\n"
         "FROM (WITH u(n) AS (VALUES (?)) SELECT * FROM u) AS u WHERE true"),
-        ("UPDATE JSON_TABLE(%s, '$[*]' COLUMNS (`n` BIGINT PATH '$')) AS u STRAIGHT_JOIN s_runs AS r\n"
-        "SET r.a = f(u.n, 1), r.b = 'x, y'\n WHERE true"),
+        ("UPDATE JSON_TABLE(%s, '$[*]' COLUMNS (`n` BIGINT PATH '$')) AS u STRAIGHT_JOIN "
+        "s_runs AS r FORCE INDEX (PRIMARY)\nSET r.a = f(u.n, 1), r.b = 'x, y'\n WHERE true"),
     ),
     ("", "(a, b.c) > (:x, :y)", *["(a, b.c) > (:x, :y)"] * 2, "(a > :x OR a = :x AND b.c > :y)"),
     ("", "r.place IS NOT NULL\n  AND r.losses < 2", *["r.place IS NOT NULL\n  AND r.losses < 2"] * 2, "r.is_ready = 1"),
     ("", "{now} {lock r}", "1 FOR NO KEY UPDATE OF r", "1 ", "late FOR UPDATE"),
+    (
+        "",
+        "{join} {steps} s ON s.run_id = r.id",
+        'JOIN "s".steps s ON s.run_id = r.id',
+        "JOIN s_steps s ON s.run_id = r.id",
+        "JOIN s_steps s FORCE INDEX (PRIMARY) ON s.run_id = r.id",
+    ),
     ("", "WITH a {once} (", "WITH a AS MATERIALIZED (", "WITH a AS MATERIALIZED (", "WITH a AS ("),
     ("", "FROM t {index runs_due}", "FROM t ", "FROM t INDEXED BY s_runs_due", "FROM t FORCE INDEX (runs_due)"),
     ("", "{least}(a, {greatest}(b, 1))", "LEAST(a, GREATEST(b, 1))", "min(a, max(b, 1))", "LEAST(a, GREATEST(b, 1))"),

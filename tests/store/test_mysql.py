@@ -1,22 +1,28 @@
-"""The tables on MariaDB: every statement is one to the server, and a migration that was interrupted is begun again."""
+"""What is of MariaDB alone: statements, migrations that were interrupted, and what is refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import asyncmy
 import pytest
 
-from stepfast.errors import ConfigurationError
-from stepfast.model.urls import parse_url
+from stepfast.errors import ConfigurationError, DatabaseRefused
+from stepfast.model.urls import mysql_parts, parse_url
 from stepfast.settings import Settings
+from stepfast.store import open_store
 from stepfast.store.dialects import MYSQL
+from stepfast.store.flows.base import Ask
 from stepfast.store.migrations import migrations
+from stepfast.store.mysql import connections
 from stepfast.store.mysql import schema as mysql_schema
 from stepfast.store.mysql.connections import Connector
 from stepfast.store.mysql.driver import Driver, load, words_of
 from stepfast.store.mysql.schema import Schema
 from stepfast.store.mysql.transactions import run
+from tests.store.scene import new_run
 
 pytestmark = pytest.mark.empty
 
@@ -81,3 +87,88 @@ async def test_tables_of_others_are_in_the_way(connection: Any, schema: Schema) 
     with pytest.raises(ConfigurationError, match=r"are: stepfast_runs; choose another namespace"):
         await schema.migrate(connection)
     assert [row[0] for row in await run(connection, "SHOW TABLES")] == ["mine", "stepfast_runs"]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "settings", "says"),
+    [
+        ("n" * 46, {}, "has 46 characters: on MariaDB and MySQL"),
+        ("stepfast", {"max_name": 201}, "the setting max_name is 201"),
+    ],
+)
+def test_names_that_no_table_can_keep_are_refused(namespace: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        open_store(parse_url("mysql://user@nowhere/none"), namespace, Settings(**settings))
+
+
+async def test_an_old_server_is_refused_before_anything_is_written(
+    mariadb_url: str, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_OLDEST_MARIADB", (99, 0))
+    store = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    with pytest.raises(ConfigurationError, match=r"is MariaDB 10\.\d+\.\d+: Stepfast needs MariaDB 10\.6 or later"):
+        await store.open()
+    assert await run(connection, "SHOW TABLES") == []
+
+
+async def test_a_caller_s_session_that_loses_characters_is_refused(mariadb_url: str) -> None:
+    parts = mysql_parts(mariadb_url)
+    theirs = await asyncmy.connect(
+        host=parts.host, port=parts.port, user=parts.user, db=parts.database, charset="latin1"
+    )
+    store = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    await store.open()
+    await store.migrate()
+    with pytest.raises(ConfigurationError, match="the character set latin1, which cannot carry every text"):
+        await store.start_within(theirs, [new_run()])
+    theirs.close()
+    await store.close()
+
+
+async def test_rows_that_do_not_fit_into_one_packet_go_in_several(mariadb_url: str) -> None:
+    """The server of the tests takes two megabytes at once. One row that is larger is refused by its size."""
+    store = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    await store.open()
+    await store.migrate()
+    large = f'"{"x" * 700_000}"'
+    ids = await store.start([new_run(input=large) for _ in range(7)])
+    assert len({row.id for row in await store.runs()} & {*ids}) == 7
+    with pytest.raises(DatabaseRefused, match=r"the server takes 2,097,152 at once \(max_allowed_packet\)"):
+        await store.start([new_run(input=f'"{"x" * 2_100_000}"')])
+    assert len(await store.runs()) == 7
+    await store.close()
+
+
+async def test_a_deadlock_begins_the_transaction_again(mariadb_url: str, connection: Any) -> None:
+    """Two transactions lock two runs in opposite orders."""
+    store: Any = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    await store.open()
+    await store.migrate()
+    first, second = await store.start([new_run(), new_run()])
+    both, began = asyncio.Barrier(2), list[str]()
+
+    def locking(order: tuple[str, str]) -> Callable[[], Any]:
+        def flow() -> Any:
+            began.append(order[0])
+            yield Ask("lock_runs", ([order[0]],))
+            yield Ask("wait", ())
+            rows = yield Ask("lock_runs", ([order[1]],))
+            return len(rows)
+
+        return flow
+
+    fetch = store._driver.fetch
+
+    async def waiting(connection: Any, name: str, *arguments: Any, **more: Any) -> Any:
+        if name != "wait":
+            return await fetch(connection, name, *arguments, **more)
+        if len(began) <= 2:
+            await both.wait()
+        return []
+
+    store._driver.fetch = waiting
+    async with asyncio.timeout(30):
+        found = await asyncio.gather(store._drive(locking((first, second))), store._drive(locking((second, first))))
+    assert list(found) == [1, 1]
+    assert len(began) == 3, "one of them was begun again"
+    await store.close()

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiomysql
+import asyncmy
 import asyncpg
+import pymysql
 import pytest
 import sqlalchemy
+import sqlalchemy.orm
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from stepfast.errors import ConfigurationError
 from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Lane
+from stepfast.model.urls import mysql_parts
 from tests.store.conftest import ON_POSTGRES, SHARED, Stores, only_on
-from tests.store.scene import DAY, Scene, child_of, completed, move, new_run, signal, step, waiting
+from tests.store.scene import DAY, Rows, Scene, child_of, completed, move, new_run, signal, step, waiting
 
 LANE = Lane("order", "order", 0)
 KINDS = ("connection", "pooled", "alchemy connection", "alchemy session")
-_ROW_LOCKS = [(database, kind) for database in ON_POSTGRES for kind in KINDS]
+ON_MARIADB = ("asyncmy", "aiomysql", "pymysql", "alchemy connection", "alchemy session", "alchemy that blocks")
+_ROW_LOCKS = [
+    *((database, kind) for database in ON_POSTGRES for kind in KINDS),
+    *(("mariadb", kind) for kind in ON_MARIADB),
+]
 WHERE_ROWS_ARE_LOCKED = pytest.mark.parametrize(("store_url", "caller"), _ROW_LOCKS, indirect=True)
 """SQLite has one lock for all that write."""
 EACH_CALLER = pytest.mark.parametrize(("store_url", "caller"), [*_ROW_LOCKS, ("sqlite", "connection")], indirect=True)
@@ -43,6 +53,8 @@ class Caller:
         if self.url.kind == "sqlite":
             assert self.url.path is not None
             self.connection = sqlite3.connect(self.url.path, timeout=30)
+        elif self.url.kind == "mysql":
+            await self._open_mysql()
         elif self.kind == "connection":
             self.connection = await asyncpg.connect(self.url.text)
             self._closing.append(self.connection.close)
@@ -59,6 +71,28 @@ class Caller:
                 await self.connection.start()
             self._closing += [engine.dispose, self.connection.close]
 
+    async def _open_mysql(self) -> None:
+        parts = mysql_parts(self.url.text)
+        where = {"host": parts.host, "port": parts.port, "user": parts.user, "charset": "utf8mb4"}
+        if self.kind.startswith("alchemy"):
+            driver = "pymysql" if self.kind == "alchemy that blocks" else "asyncmy"
+            url = self.url.text.replace("mysql://", f"mysql+{driver}://")
+            if driver == "pymysql":
+                engine: Any = sqlalchemy.create_engine(url)
+                self.connection = sqlalchemy.orm.Session(engine)
+            else:
+                engine = create_async_engine(url)
+                self.connection = AsyncSession(engine) if self.kind == "alchemy session" else engine.connect()
+            if self.kind == "alchemy connection":
+                await self.connection.start()
+            self._closing += [engine.dispose, self.connection.close]
+            return
+        where["db" if self.kind != "pymysql" else "database"] = parts.database
+        connect = {"asyncmy": asyncmy.connect, "aiomysql": aiomysql.connect, "pymysql": pymysql.connect}[self.kind]
+        made = connect(**where)
+        self.connection = made if self.kind == "pymysql" else await made
+        self._closing.append(self.connection.close)
+
     async def _begin(self) -> None:
         self._transaction = self.connection.transaction()
         await self._transaction.start()
@@ -68,9 +102,13 @@ class Caller:
         sql = f"INSERT INTO notes VALUES ('{text}')"
         if isinstance(self.connection, sqlite3.Connection):
             self.connection.execute(sql)
+        elif self.kind.startswith("alchemy"):
+            await _done(self.connection.execute(sqlalchemy.text(sql)))
+        elif self.url.kind == "mysql":
+            cursor = await _done(self.connection.cursor())
+            await _done(cursor.execute(sql))
         else:
-            alchemy = self.kind.startswith("alchemy")
-            await self.connection.execute(sqlalchemy.text(sql) if alchemy else sql)
+            await self.connection.execute(sql)
 
     async def commit(self) -> None:
         await self._end("commit")
@@ -81,8 +119,8 @@ class Caller:
     async def _end(self, how: str) -> None:
         if isinstance(self.connection, sqlite3.Connection):
             getattr(self.connection, how)()
-        elif self.kind.startswith("alchemy"):
-            await getattr(self.connection, how)()
+        elif self.kind.startswith("alchemy") or self.url.kind == "mysql":
+            await _done(getattr(self.connection, how)())
         else:
             await getattr(self._transaction, how)()
 
@@ -90,7 +128,12 @@ class Caller:
         if isinstance(self.connection, sqlite3.Connection):
             self.connection.close()
         for close in reversed(self._closing):
-            await close()
+            await _done(close())
+
+
+async def _done(result: Any) -> Any:
+    """What a driver returns, at once or later."""
+    return await result if inspect.isawaitable(result) else result
 
 
 @pytest.fixture
@@ -322,10 +365,11 @@ async def test_a_signal_committed_after_its_run_went_on_as_another_is_for_that_o
 @WHERE_ROWS_ARE_LOCKED
 async def test_nobody_stands_in_the_way_of_the_caller(scene: Scene, caller: Caller, stores: Stores) -> None:
     run_id = await scene.start(key="a")
-    other = await asyncpg.connect(stores.url.text)
+    other = Rows(scene.store, url=stores.url.text)
     try:
-        async with asyncio.timeout(20), other.transaction():
-            await other.execute("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run_id)
+        async with asyncio.timeout(20):
+            await other.fetch("BEGIN")
+            await other.fetch("SELECT 1 FROM [runs] WHERE id = ? FOR UPDATE", run_id)
             assert (await scene.store.send_within(caller.connection, signal(run_id))).done
             assert await scene.store.start_within(caller.connection, [new_run(key="a")]) == [run_id]
             await caller.commit()
@@ -363,7 +407,7 @@ async def test_a_caller_waits_for_the_lock_of_whoever_writes(scene: Scene, store
 # -- which connections --------------------------------------------------------------------------------------
 
 
-ACCEPTED = {"postgres": "asyncpg", "sqlite": "sqlite3", "mysql": "MariaDB"}
+ACCEPTED = {"postgres": "asyncpg", "sqlite": "sqlite3", "mysql": "asyncmy"}
 
 
 @pytest.mark.parametrize("wrong", [None, "postgresql://localhost", object()], ids=["none", "text", "object"])
@@ -393,6 +437,11 @@ async def test_a_connection_without_a_transaction_commits_at_once(scene: Scene, 
     if stores.url.kind == "sqlite":
         assert stores.url.path is not None
         connection: Any = sqlite3.connect(stores.url.path, isolation_level=None)
+    elif stores.url.kind == "mysql":
+        parts = mysql_parts(stores.url.text)
+        connection = await asyncmy.connect(
+            host=parts.host, port=parts.port, user=parts.user, db=parts.database, charset="utf8mb4", autocommit=True
+        )
     else:
         connection = await asyncpg.connect(stores.url.text)
     [run_id] = await scene.store.start_within(connection, [run := new_run(tags=("red",))])

@@ -23,9 +23,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import asyncmy
 import asyncpg
 
-from stepfast.model.urls import parse_url
+from stepfast.model.urls import mysql_parts, parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
 from tests.support.postgres import PostgresServer, Session
@@ -276,3 +277,20 @@ async def connected(url: str) -> AsyncIterator[Any]:
         yield connection
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def in_transaction(url: str) -> AsyncIterator[Any]:
+    """A caller's connection to a server, within a transaction that is committed at the end."""
+    if parse_url(url).kind == "mysql":
+        parts = mysql_parts(url)
+        where = {"host": parts.host, "port": parts.port, "user": parts.user, "db": parts.database, "charset": "utf8mb4"}
+        theirs = await asyncmy.connect(**where)
+        try:
+            yield theirs
+            await theirs.commit()
+        finally:
+            theirs.close()
+        return
+    async with connected(url) as connection, connection.transaction():
+        yield connection

@@ -12,6 +12,7 @@ import functools
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -111,7 +112,9 @@ class PrivateMariaDb:
             self._process = None
 
     def close(self) -> None:
-        """End it for good."""
+        """End it for good. If it has ended by itself, what it said last is shown."""
+        if self._process is not None and self._process.poll() is not None:
+            sys.stderr.write((self._folder / "log").read_text()[-20_000:])
         self.stop(signal.SIGKILL)
         assert self._guard.stdin
         self._guard.stdin.close()  # it removes the folder

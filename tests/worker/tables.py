@@ -11,6 +11,9 @@ from typing import Any
 import asyncpg
 
 from stepfast.model.urls import parse_url
+from stepfast.settings import Settings
+from stepfast.store.mysql.connections import Connector
+from stepfast.store.mysql.transactions import is_gone, run
 
 
 class Tables:
@@ -24,6 +27,8 @@ class Tables:
     async def fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         if self._url.kind == "sqlite":
             return await asyncio.to_thread(self._fetch_sqlite, sql, values)
+        if self._url.kind == "mysql":
+            return await self._fetch_mysql(sql, values)
         if self._connection is None or self._connection.is_closed():
             self._connection = await asyncpg.connect(self._url.text)
         numbers = itertools.count(1)
@@ -47,7 +52,14 @@ class Tables:
 
     async def close(self) -> None:
         if self._connection is not None:
-            await self._connection.close()
+            closed = self._connection.close()
+            await (closed or asyncio.sleep(0))
+
+    async def _fetch_mysql(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        if self._connection is None or is_gone(self._connection):
+            self._connection = await Connector(self._url, Settings()).connect()
+        text = re.sub(r"\b(key|row)\b(?!`)", r"`\1`", re.sub(r"\[(\w+)\]", rf"{self._namespace}_\1", sql))
+        return await run(self._connection, text.replace("?", "%s"), values or None)
 
     def _fetch_sqlite(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         text = re.sub(r"\[(\w+)\]", rf"{self._namespace}_\1", sql)

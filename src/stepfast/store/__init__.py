@@ -25,10 +25,13 @@ def open_store(
 
         return SqliteStore(url, namespace, settings, now)
     if url.kind == "mysql":
-        raise ConfigurationError(
-            "MariaDB and MySQL as a store are not finished: use postgresql://… or sqlite:///file.db; remote steps "
-            'can go over them (transport=SqlTransport("mysql://…"))'
-        )
+        try:
+            from .mysql.store import MysqlStore
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"MariaDB and MySQL need the package {error.name!r}: pip install 'stepfast[mysql]'"
+            ) from None
+        return MysqlStore(url, namespace, settings)
     try:
         from .postgres import PostgresStore
     except ModuleNotFoundError as error:

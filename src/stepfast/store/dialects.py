@@ -386,6 +386,13 @@ _CONDITIONS = tuple(
     )
 )
 """Conditions of partial indexes, and the generated columns that stand for them (sql/mysql/migrations)."""
+_JOINED = re.compile(r"(\{join\} \{(?!dags_shown|questions|callbacks)\w+\} (\w+))(?= ON \2\.(?:id|run_id) = \w+\.)")
+"""A table that is joined by its key."""
+_FOUND_BY = {
+    ("questions", "run_id"): "questions_run", ("callbacks", "run_id"): "callbacks_run",
+    ("event_takes", "event_id"): "event_takes_event",
+}  # fmt: skip
+"""Indexes by which rows are changed or deleted that are not found by the key of their table."""
 _BEHIND = re.compile(r"\(([\w., ]+)\) > \(([:\w, ]+)\)")
 """A comparison of rows, for which these servers use no index."""
 
@@ -403,7 +410,8 @@ def _behind(found: re.Match[str]) -> str:
 class Mysql(Dialect):
     """MariaDB 10.6 and MySQL 8. Rows and lists come as one JSON array, as those do that SQLite reads. Places have no
     numbers, so that the order of the arguments belongs to the statement, and an argument may be in it several times.
-    Rows come first in each join: whichever table the server read first, it would lock rows of it that nobody named."""
+    Rows come first in each join, and tables are found by their keys: a server that reads a table as a whole, because it
+    is small, locks rows of it that the statement does not mean."""
 
     name = "mysql"
     token: ClassVar[re.Pattern[str]] = re.compile(
@@ -439,6 +447,7 @@ class Mysql(Dialect):
         body = _BEHIND.sub(_behind, _SET.sub(_qualified, source.body)).removesuffix("\nRETURNING 1")
         for condition, column in () if _DEFINES.search(body) else _CONDITIONS:
             body = condition.sub(column, body)
+        body = _JOINED.sub(r"\1 FORCE INDEX (PRIMARY)", body)
         if _WAITS.search(body):
             body = body.replace("{now}", "{now_when_locked}")
         return super().render(source._replace(body=body))._replace(each=each)
@@ -482,7 +491,10 @@ class Mysql(Dialect):
     def update(self, words: str, source: Source, order: list[int]) -> str:
         """The rows are joined where the UPDATE begins."""
         table, alias, name = re.split(r",? +", words)
-        return f"UPDATE {self.rows(name, source, order)} STRAIGHT_JOIN {self.table.format(table)} AS {alias}"
+        found = re.search(rf"\b{alias}\.(\w+) = {name}\.", source.body.partition("{from ")[2])
+        key = _FOUND_BY.get((table, found[1] if found else ""), "PRIMARY")
+        these = f"{self.table.format(table)} AS {alias} FORCE INDEX ({key})"
+        return f"UPDATE {self.rows(name, source, order)} STRAIGHT_JOIN {these}"
 
     def updating(self, name: str, source: Source, order: list[int]) -> str:
         """Nothing: they are there already."""
@@ -493,9 +505,9 @@ class Mysql(Dialect):
         table, _, name = words.split()
         columns = [column for column, _ in source.argument(name)[1].columns]
         same = self._render(" AND ".join(f"d.{column} = {name}.{column}" for column in columns), source, order)
-        return (
-            f"DELETE d FROM {self.rows(name, source, order)} STRAIGHT_JOIN {self.table.format(table)} AS d WHERE {same}"
-        )
+        key = _FOUND_BY.get((table, columns[0]), "PRIMARY")
+        these = f"{self.table.format(table)} AS d FORCE INDEX ({key})"
+        return f"DELETE d FROM {self.rows(name, source, order)} STRAIGHT_JOIN {these} WHERE {same}"
 
 
 _SET = re.compile(r"(\{update \w+ (\w+), \w+\}\s+SET )(.*?)(?=\{from )", re.DOTALL)

@@ -35,7 +35,8 @@ other databases."""
 _SESSION = (
     "SET SESSION wait_timeout = 600, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {seconds}, "
     "SESSION /*M! tx_isolation *//*!80000 transaction_isolation */ = 'READ-COMMITTED', "
-    "SESSION max_seeks_for_key = 1, SESSION group_concat_max_len = 1000000"
+    "SESSION max_seeks_for_key = 1, SESSION group_concat_max_len = 1000000, "
+    "SESSION /*M! max_recursive_iterations *//*!80000 cte_max_recursion_depth */ = 1000000"
     "/*M! , SESSION idle_transaction_timeout = {lease:d} */"
 )
 """Rows that a vanished machine has locked are passed over by every claim for as long as they are. MariaDB can be told

@@ -20,6 +20,8 @@ from .transactions import run
 
 MOST_NAMESPACE = 45
 """Characters of a namespace: the servers take names of 64, and what comes behind it may have 19."""
+MOST_NAME = 200
+"""Characters of a name or a key: those of a column."""
 _PATIENCE = 5
 """Seconds for which another process is waited for at a time that makes the tables."""
 _TRIES = 12
@@ -30,8 +32,12 @@ _UNFINISHED = "unfinished"
 """The word in ``meta`` that says that the tables are being made for the first time."""
 
 
-def check_namespace(namespace: str) -> None:
-    """Refuse a namespace with which the names of tables would be too long."""
+def check_names(namespace: str, longest: int) -> None:
+    """Refuse a namespace with which the names of tables would be too long, and names that are longer than columns."""
+    if longest > MOST_NAME:
+        raise ConfigurationError(
+            f"the setting max_name is {longest}: on MariaDB and MySQL names and keys have up to {MOST_NAME} characters"
+        )
     if len(namespace) > MOST_NAMESPACE:
         raise ConfigurationError(
             f"namespace {namespace!r} has {len(namespace)} characters: on MariaDB and MySQL it is the beginning of the "

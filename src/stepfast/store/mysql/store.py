@@ -14,7 +14,7 @@ from ...model.urls import DatabaseUrl
 from ...settings import Settings
 from ..answers import Check, KeysHeld, SchemaState, Transacted, TransportConnection, Wakeups
 from ..dialects import MYSQL
-from ..flows import starts
+from ..flows import events, unique
 from ..flows.base import Flow, T
 from ..flows.events import NewEvent
 from ..lock_timeout import Breaks
@@ -24,12 +24,13 @@ from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
 from ..sql import COUNT, OLDEST
 from ..store import Store
 from . import schema
+from .caller_connections import CallerDriver, Callers, leave
 from .connections import DUTIES, Connector, KeptConnection
 from .ctx_transaction import Transactions
 from .driver import Driver, load, words_of
 from .errors import is_locked, is_timed_out, translate
 from .schema import Schema
-from .transactions import PATIENCE, borrowed, close_pool, close_quietly, drop, is_gone
+from .transactions import PATIENCE, borrowed, close_pool, close_quietly, drop, is_gone, run
 
 Ask = Callable[[Any], Awaitable[Any]]
 """Something that is done with a connection."""
@@ -125,7 +126,7 @@ class MysqlStore(Store):
 
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings) -> None:
         super().__init__(settings)
-        schema.check_namespace(namespace)
+        schema.check_names(namespace, settings.max_name)
         words = words_of(namespace, settings.list_payload_limit)
         self._sql = load(words)
         self.breaks = Breaks()
@@ -136,6 +137,8 @@ class MysqlStore(Store):
         self._kept["keyed"] = KeptConnection(Connector(url, settings, impatient=True), self.breaks)
         self._waiting = asyncio.Semaphore(_WAITING)
         self._transactions = Transactions(connector, self._driver, settings, self.breaks)
+        self._callers = Callers(self._ask_ours)
+        self._callers_driver = CallerDriver(self._sql, lambda: connector.packet, self._fetch)
         self._pool: Any = None
 
     @property
@@ -215,32 +218,39 @@ class MysqlStore(Store):
     # -- starts and callers ------------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
-        """All or none. Starts with keys go over a connection of their own that waits for no other transaction; those
-        that have to wait do so apart."""
-        if all(run.key is None for run in runs):
-            return await self._on("start", starts.start, runs)
+        """All or none. Starts with keys or names go over a connection of their own that waits for no other transaction;
+        those that have to wait do so apart."""
+        given = (unique.start, runs, self._settings.max_signals)
+        if all(run.key is None and run.unique is None for run in runs):
+            return await self._on("start", *given)
         async with self._kept["keyed"].use() as connection:
             try:
-                return await self._driver.run(connection, starts.start, runs)
+                return await self._driver.run(connection, *given)
             except Exception as error:
                 if not is_locked(error):
                     raise
         if at_once:
             raise KeysHeld
         async with self._waiting:
-            return await self._drive(starts.start, runs)
+            return await self._drive(*given)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """Refused so far."""
-        raise ConfigurationError("connection= cannot be used on MariaDB and MySQL")
+        """Insert runs in the caller's transaction."""
+        async with self._callers.within(connection) as theirs:
+            return await self._callers_driver.join(theirs, unique.start(runs, self._settings.max_signals, True))
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
-        """Refused so far."""
-        raise ConfigurationError("connection= cannot be used on MariaDB and MySQL")
+        """A signal in the sender's transaction."""
+        async with self._callers.within(connection) as theirs:
+            return await self._callers_driver.join(theirs, leave(mail, self._settings.max_signals))
 
     async def publish_within(self, connection: Any, rows: Sequence[NewEvent], pairs: Sequence[tuple[str, str]]) -> bool:
-        """Refused so far."""
-        raise ConfigurationError("connection= cannot be used on MariaDB and MySQL")
+        """Events in the caller's transaction. Subscriptions have one of their own."""
+        if pairs:
+            await self.subscribe(pairs)
+        async with self._callers.within(connection) as theirs:
+            await self._callers_driver.join(theirs, events.publish(rows))
+        return True
 
     # -- workers -----------------------------------------------------------------------------------------------
 
@@ -275,6 +285,10 @@ class MysqlStore(Store):
     async def _fetch_of_dags(self, name: str, *arguments: Any) -> list[Any]:
         async with self._kept["mail"].use() as connection:
             return await self._driver.fetch(connection, name, *arguments)
+
+    async def _ask_ours(self, sql: str) -> list[Any]:
+        rows: list[Any] = await self._with_connection(lambda c: run(c, sql))
+        return rows
 
     async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
         result: T = await self._with_connection(lambda c: self._driver.run(c, flow, *arguments))

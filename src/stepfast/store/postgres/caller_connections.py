@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from ...caller_thread import beside_the_loop, callers_thread, refuse_without_loop
+from ...caller_thread import beside_the_loop, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
+from ..alchemy import beneath_sync, comes_from, kind_of
 from .connections import know_arrays
 from .errors import translate
 from .transactions import callers_transaction, is_gone
@@ -94,7 +95,7 @@ class ForeignSync(Foreign):
 
 def _plain_cursor(connection: Any) -> Any:
     """Whatever its owner has set, one whose rows are tuples."""
-    if _comes_from(connection, "psycopg2"):
+    if comes_from(connection, "psycopg2"):
         return connection.cursor(cursor_factory=_plain_class())
     return connection.cursor(row_factory=_as_tuples)
 
@@ -143,7 +144,7 @@ def _named(values: Sequence[Any]) -> dict[str, Any]:
 
 def is_foreign(connection: Any) -> bool:
     """Whether this is a connection of one of these drivers."""
-    return _comes_from(connection, "psycopg", "psycopg2") and hasattr(connection, "cursor")
+    return comes_from(connection, "psycopg", "psycopg2") and hasattr(connection, "cursor")
 
 
 def adapted(connection: Any) -> Foreign:
@@ -159,34 +160,6 @@ def adapted(connection: Any) -> Foreign:
             "written. Begin one (`with connection.transaction(): …`), or leave connection= out"
         )
     return theirs
-
-
-async def beneath(connection: Any) -> Any:
-    """The driver's connection beneath a ``Session`` or ``Connection`` of SQLAlchemy's. A registry of sessions
-    (``scoped_session``) has one for each thread, so it is asked in that of the caller."""
-    if callers_thread() is None:
-        connection = _of_this_thread(connection)
-    return await beside_the_loop(lambda: _sync_driver_connection(_of_this_thread(connection)), lambda: None)
-
-
-def _of_this_thread(connection: Any) -> Any:
-    return connection() if hasattr(connection, "registry") and callable(connection) else connection
-
-
-def _sync_driver_connection(connection: Any) -> Any:
-    """The driver's connection beneath one of SQLAlchemy's, which must know of a transaction, or it would not commit."""
-    if hasattr(connection, "get_bind"):
-        connection = connection.connection()  # a session's
-    if connection.closed:
-        raise DatabaseUnavailable("the connection that was passed is closed")
-    if not connection.in_transaction():
-        connection.begin()
-    return connection.connection.driver_connection
-
-
-def _comes_from(thing: Any, *packages: str) -> bool:
-    """Whether its class, or one that this is derived from, is of one of these packages."""
-    return any(kind.__module__.partition(".")[0] in packages for kind in type(thing).__mro__)
 
 
 _ACCEPTED = (
@@ -272,11 +245,11 @@ async def _driver_connection(connection: Any) -> Any:
         refuse_without_loop()
     if not _is_driver(connection):
         try:
-            theirs = await (_beneath if hasattr(connection, "run_sync") else beneath)(connection)
+            theirs = await (_beneath if hasattr(connection, "run_sync") else beneath_sync)(connection)
         except (AttributeError, TypeError):
-            raise ConfigurationError(f"{_ACCEPTED}; not {_kind(connection)}") from None
+            raise ConfigurationError(f"{_ACCEPTED}; not {kind_of(connection)}") from None
         if not _is_driver(theirs):
-            raise ConfigurationError(f"{_ACCEPTED}; not one over {_kind(theirs)}")
+            raise ConfigurationError(f"{_ACCEPTED}; not one over {kind_of(theirs)}")
     return adapted(theirs) if is_foreign(theirs) else theirs
 
 
@@ -293,7 +266,3 @@ async def _beneath(connection: Any) -> Any:
 
 def _is_driver(connection: Any) -> bool:
     return isinstance(connection, asyncpg.Connection) or is_foreign(connection)  # also one out of a pool
-
-
-def _kind(thing: Any) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"

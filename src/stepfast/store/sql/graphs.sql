@@ -7,7 +7,7 @@ SELECT r.id FROM {rows u} {join} {runs} r ON r.id = u.id;
 -- name: lock_steps(dag_id)
 -- All steps of a dag run.
 SELECT {wide}{now}, {standing}{/wide}
-FROM {runs} r WHERE r.dag_id = :dag_id AND r.dag_id IS NOT NULL
+FROM {runs} r {index runs_dag_step} WHERE r.dag_id = :dag_id AND r.dag_id IS NOT NULL
 ORDER BY r.id
 {lock r};
 
@@ -50,15 +50,15 @@ WHERE s.dag_id IS NOT NULL AND s.status = 'completed';
 -- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
 -- them, does not count the rest. Waited for, under the lock of their dag run.
 SELECT {wide}{now}, {standing}{/wide}
-FROM {rows u} {join} {runs} r ON r.dag_id = u.dag_id AND r.dag_step = u.dag_step
+FROM {rows u} {join} {runs} r {index runs_dag_step} ON r.dag_id = u.dag_id AND r.dag_step = u.dag_step
 WHERE r.dag_id IS NOT NULL AND r.status = 'waiting' AND r.waiting_for = 'steps'
 ORDER BY r.id
 {lock r};
 
--- name: lock_open_steps(ids uuid[])
+-- name: lock_open_steps(u(id uuid))
 -- The steps of dag runs that are not settled, waited for.
-SELECT {wide}{now}, {standing}{/wide} FROM {runs} r
-WHERE r.dag_id {in ids} AND r.dag_id IS NOT NULL AND NOT r.undoing
+SELECT {wide}{now}, {standing}{/wide} FROM {rows u} {join} {runs} r {index runs_dag_step} ON r.dag_id = u.id
+WHERE r.dag_id IS NOT NULL AND NOT r.undoing
   AND r.status NOT IN ({ended})
 ORDER BY r.id
 {lock r};

@@ -127,7 +127,7 @@ ORDER BY r.id
 -- name: lock_held(worker)
 -- What names a worker that leaves. Rows that somebody holds are stepped over.
 SELECT {wide}{now}, {standing}{/wide}
-FROM {runs} r WHERE r.worker = :worker
+FROM {runs} r {index runs_worker} WHERE r.worker = :worker
 ORDER BY r.id
 {lock r skip};
 

@@ -38,7 +38,24 @@ DELETE m FROM (
     SELECT o.run_id, o.id FROM {mailbox} o {index mailbox_undelivered}
     WHERE NOT o.delivered AND NOT EXISTS (SELECT 1 FROM {runs} r WHERE r.id = o.run_id)
     ORDER BY o.sent_at LIMIT :most
+    {lock o skip}
 ) AS gone STRAIGHT_JOIN {mailbox} AS m ON m.run_id = gone.run_id AND m.id = gone.id;
+
+-- name: count_signals(run_ids uuid[], most)
+-- How many signals lie in mailboxes, counted up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM {mailbox} b WHERE b.run_id {in run_ids} AND b.kind = 'signal' LIMIT :most) AS x;
+
+-- name: leave_signal_id(run_id uuid, key)
+-- Keep the id of a signal inside a transaction of the sender's, unless one of it was sent before.
+INSERT INTO {run_values} (run_id, key, value, format, updated_at) VALUES (:run_id, :key, 'null', 1, {now})
+{skip run_id, key};
+
+-- name: leave_mail(run_id uuid, id uuid, kind, name, value, error, format smallint, trace)
+-- A signal inside a transaction of the sender's: only inserted, and nothing is read with it, because the sender's session
+-- may lock what it reads for an INSERT. It is delivered after the commit.
+INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+VALUES (:run_id, :id, :kind, :name, :value, :error, :format, {now}, false, :trace)
+{skip run_id, id};
 
 -- name: status_of(run_id)
 -- Where a run stands, without a lock.
