@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 import asyncpg
 
 from stepfast.model.urls import parse_url
+from stepfast.settings import Settings
+from stepfast.store.mysql.connections import Connector
+from stepfast.store.mysql.transactions import run
 from tests.judge.evidence import Evidence, Letter, Move, Row, Run, Step, Try, Write
 
 _MOVE = ("run", "claim", "old_claim", "status", "old_status", "worker", "old_worker", "attempt", "old_attempt",
@@ -138,15 +142,80 @@ END;
 """
 
 
+_MICROSECONDS = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', SYSDATE(6))"
+_CHANGED = "NOT ({})".format(
+    " AND ".join(f"NEW.{name} <=> OLD.{name}" for name in ("claim", "seq", "name", "kind", "status", "output", "error"))
+)
+MARIADB = f"""
+CREATE TABLE audit_moves (
+    n bigint AUTO_INCREMENT PRIMARY KEY, at bigint, run text, claim integer, old_claim integer, status text,
+    old_status text, worker text, old_worker text, attempt integer, old_attempt integer, losses integer,
+    old_losses integer, due bigint, wakes integer, ends integer, asked text)
+
+CREATE TABLE audit_writes (
+    n bigint AUTO_INCREMENT PRIMARY KEY, at bigint, what text, run text, position integer, claim integer,
+    run_claim integer, value longtext, branch text, kind text, status text, old_status text)
+
+CREATE TABLE audit_workers (id char(36) PRIMARY KEY, pid integer)
+
+CREATE TABLE audit_rows (
+    n bigint AUTO_INCREMENT PRIMARY KEY, run text, branch text, position integer, nonce text)
+
+CREATE TRIGGER audit_born AFTER INSERT ON stepfast_runs FOR EACH ROW
+    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses,
+                             due, wakes, ends)
+    VALUES ({_MICROSECONDS}, NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
+            CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes, NEW.ends)
+
+CREATE TRIGGER audit_moved AFTER UPDATE ON stepfast_runs FOR EACH ROW
+    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
+                             losses, old_losses, due, wakes, ends, asked)
+    VALUES ({_MICROSECONDS}, NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
+            OLD.attempt, NEW.losses, OLD.losses,
+            CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes,
+            NEW.ends, NEW.asked)
+
+CREATE TRIGGER audit_recorded AFTER INSERT ON stepfast_steps FOR EACH ROW
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
+    VALUES ({_MICROSECONDS}, 'step+', NEW.run_id, NEW.position, NEW.claim,
+            (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind, NEW.status, NULL)
+
+CREATE TRIGGER audit_changed AFTER UPDATE ON stepfast_steps FOR EACH ROW
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
+    SELECT {_MICROSECONDS}, 'step~', NEW.run_id, NEW.position, NEW.claim,
+           (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind, NEW.status,
+           OLD.status
+    WHERE {_CHANGED}
+
+CREATE TRIGGER audit_forgotten AFTER DELETE ON stepfast_steps FOR EACH ROW
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
+    VALUES ({_MICROSECONDS}, 'step-', OLD.run_id, OLD.position, OLD.claim,
+            (SELECT claim FROM stepfast_runs WHERE id = OLD.run_id), OLD.output, OLD.branch, OLD.kind, OLD.status, NULL)
+
+CREATE TRIGGER audit_tried AFTER INSERT ON stepfast_tries FOR EACH ROW
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, branch, kind, status)
+    VALUES ({_MICROSECONDS}, 'try+', NEW.run_id, NEW.position, NEW.claim,
+            (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.branch, 'try', 'failed')
+
+CREATE TRIGGER audit_registered AFTER INSERT ON stepfast_workers FOR EACH ROW
+    INSERT IGNORE INTO audit_workers VALUES (NEW.id, NEW.pid)
+"""
+
+
 class Database:
     """The database of a storm, looked at past the product."""
 
     def __init__(self, url: str) -> None:
         self._url = parse_url(url)
-        self.is_postgres = self._url.kind == "postgres"
+        self.kind = self._url.kind
+        self.is_postgres = self.kind == "postgres"
 
     async def watch(self) -> None:
         """Make the triggers; the tables must be there."""
+        if self.kind == "mysql":
+            for statement in MARIADB.strip().split("\n\n"):
+                await self._fetch_mysql(statement)
+            return
         await self.execute(POSTGRES if self.is_postgres else SQLITE)
 
     async def execute(self, script: str) -> None:
@@ -167,6 +236,8 @@ class Database:
         if not self.is_postgres:
             dots = "stepfast_", "audit_"
         text = sql.replace("[", dots[0]).replace("]", "").replace("{", dots[1]).replace("}", "")
+        if self.kind == "mysql":
+            return await self._fetch_mysql(re.sub(r"\b(key|undo)\b", r"`\1`", text))
         if not self.is_postgres:
             database = self._open()
             try:
@@ -179,6 +250,13 @@ class Database:
                 return [tuple(row) for row in await connection.fetch(text)]
             finally:
                 connection.terminate()
+
+    async def _fetch_mysql(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = await Connector(self._url, Settings()).connect()
+        try:
+            return await run(connection, sql)
+        finally:
+            connection.close()
 
     async def _connected(self) -> Any:
         """A session of the server, which may just have been killed and be starting up."""

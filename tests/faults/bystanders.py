@@ -12,15 +12,17 @@ import sqlite3
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncmy
 import asyncpg
 
 from stepfast import DatabaseUnavailable, InvalidState, Stepfast
+from stepfast.model.urls import mysql_parts
 from tests.faults.composing import LISTENERS
 from tests.judge.ledger import Ledger, now
 
 TROUBLE = (
     DatabaseUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError,
-    TimeoutError, sqlite3.OperationalError,
+    TimeoutError, sqlite3.OperationalError, asyncmy.errors.MySQLError,
 )  # fmt: skip
 """What a caller hears when the database is away."""
 
@@ -41,6 +43,15 @@ async def own_transaction(app: Stepfast) -> AsyncIterator[tuple[Any, bool]]:
             await (transaction.rollback() if rolled_back else transaction.commit())
         finally:
             connection.terminate()
+    elif app.url.kind == "mysql":
+        parts = mysql_parts(app.url.text)
+        where = {"host": parts.host, "port": parts.port, "user": parts.user, "db": parts.database, "charset": "utf8mb4"}
+        theirs = await asyncmy.connect(**where, connect_timeout=3, read_timeout=3)
+        try:
+            yield theirs, rolled_back
+            await (theirs.rollback() if rolled_back else theirs.commit())
+        finally:
+            theirs.close()
     else:
         database = sqlite3.connect(str(app.url.path), timeout=0, isolation_level=None)
         try:

@@ -453,7 +453,17 @@ def _row_writer(ledger: Ledger, database: Database) -> Callable[..., Callable[..
                 raise ValueError(nonce)
             return nonce
 
+        async def write_on_mariadb(connection: Any) -> str:
+            fails, nonce = begin()
+            sql = "INSERT INTO audit_rows (run, branch, position, nonce) VALUES (%s, %s, %s, %s)"
+            await connection.cursor().execute(sql, (ctx.run_id, branch, position, nonce))
+            await asyncio.sleep(max(least, random.random() * pause))
+            if fails:
+                raise ValueError(nonce)
+            return nonce
+
+        write_on_mariadb.__name__ = write_on_mariadb.__qualname__ = write.__name__
         write_in_thread.__name__ = write_in_thread.__qualname__ = write.__name__
-        return write if database.is_postgres else write_in_thread
+        return {"postgres": write, "mysql": write_on_mariadb, "sqlite": write_in_thread}[database.kind]
 
     return write_row

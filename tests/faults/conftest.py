@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.storm import TOTALS
 from tests.support import given
+from tests.support.mariadb import PrivateMariaDb
 from tests.support.postgres import PrivatePostgres
 
 COLUMNS = ("storms", "runs", "steps", "acts", "sleeps", "signals", "children", "races", "rows", "undos", "links",
@@ -43,7 +44,25 @@ def durable_url(request: pytest.FixtureRequest) -> Iterator[str]:
     durable_server.drop_database(name)
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
+@pytest.fixture(scope="session")
+def durable_mariadb() -> Iterator[PrivateMariaDb]:
+    """The same of MariaDB."""
+    server = PrivateMariaDb(durable=True)
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def durable_mariadb_url(durable_mariadb: PrivateMariaDb) -> Iterator[str]:
+    """A database of its own on that server."""
+    url = durable_mariadb.create_database()
+    yield url
+    durable_mariadb.drop_database(url)
+
+
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough), "sqlite"])
 def storm_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The storm rages once per database."""
     return _url(request, tmp_path)
@@ -65,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'storm.db'}"
-    return str(request.getfixturevalue("durable_url"))
+    return str(request.getfixturevalue("durable_mariadb_url" if request.param == "mariadb" else "durable_url"))
 
 
 # Test processes that share the work (pytest -n) send what their storms did to the one that prints the table.
