@@ -103,6 +103,8 @@ class RunInfo:
     """The worker that claimed it last, also after its end. None: no worker has yet."""
     unique: str | None = None
     """The name that it was started by (``unique=``), and has until it ends."""
+    continued_by: str | None = None
+    """The run that it has continued as (``ctx.continue_as``), told by ``run.this.info()`` and in lists."""
 
     @property
     def schedule(self) -> str | None:
@@ -233,7 +235,14 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
         executed_by=None if row.executed_by is None else ExecutedBy(row.executed_by, row.host, row.pid),
         unique=row.unique_name,
+        continued_by=_continuation(row),
     )
+
+
+def _continuation(row: RunRow) -> str | None:
+    if row.reason != status.REASON_CONTINUED or row.output is None:
+        return None
+    return row.output.strip('"')
 
 
 def listed_info(row: RunRow, payloads: Payloads) -> RunInfo:

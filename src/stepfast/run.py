@@ -88,19 +88,43 @@ class Run(Generic[O]):
         self._payloads = payloads
         self._output_type = output_type
         self._known = known
+        self._alone = False
+        """Whether it stands for this run alone, and not for the last that it continues as."""
+        self._last: Run[O] | None = None
+        """The last run of the chain that is known."""
         self.existed = False
         """Whether the start that gave this handle found the run there: by its key, or by its name."""
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
 
+    @property
+    def this(self) -> Run[O]:
+        """A handle that reads this run alone. Other handles read the last run of its chain, if it has continued as
+        another (``ctx.continue_as``)."""
+        link = Run[O](self.id, self._connect, self._payloads, self._output_type, self._known)
+        link._alone, link.existed = True, self.existed
+        return link
+
+    async def _latest(self) -> tuple[Run[O], RunRow]:
+        """The last run of the chain, and its row; of a handle of one run alone that."""
+        run = self._last or self
+        row = await run._row()
+        if self._alone or row.reason != status.REASON_CONTINUED:
+            return run, row
+        which = await (await self._connect()).store.continuation(run.id)
+        if which == run.id:
+            return run, row
+        self._last = run = Run[O](which, self._connect, self._payloads, self._output_type, True).this
+        return run, await run._row()
+
     async def status(self) -> str:
         """The status of the run: ``queued``, ``running``, ``completed`` …"""
-        return (await self._row()).status
+        return (await self._latest())[1].status
 
     async def info(self) -> RunInfo:
-        """Everything about the run but its steps."""
-        return run_info(await self._row(), self._payloads)
+        """Everything about the run but its steps; of one that has continued as another, about the last of them."""
+        return run_info((await self._latest())[1], self._payloads)
 
     async def result(self, timeout: float | timedelta | None = None) -> O:
         """Wait for its end: the result, or RunFailed, RunCancelled, or TimeoutError after ``timeout`` seconds."""
@@ -146,7 +170,9 @@ class Run(Generic[O]):
         """The steps of the run: recorded ones in the order they were recorded, then those under way. ``after`` a step,
         or its ``number``: only what was recorded later, and what is under way; ``status``: only those that have it."""
         store = (await self._connect()).store
-        row = await self._row()
+        run, row = await self._latest()
+        if run is not self:
+            return await run.steps(after=after, status=status)
         if status is not None and status not in _STEP_STATUSES:
             raise ConfigurationError(f"no step has the status {status!r}; there are {', '.join(_STEP_STATUSES)}")
         last = after.number if isinstance(after, StepInfo) else after
@@ -238,11 +264,16 @@ class Run(Generic[O]):
 
     async def get(self, key: str, default: Any = None) -> Any:
         """A value that the run has set by ``ctx.set``; the default if it has not."""
-        found = await (await self._connect()).store.value(self.id, key)
-        if found is not None:
-            return self._payloads.plain(*found, f"the value of {key!r}")
-        await self._row()
-        return default
+        run, store = self._last or self, (await self._connect()).store
+        (found,) = await store.awaited_values([(run.id, key)])
+        if found.continuation is not None and not self._alone:
+            run, _ = await self._latest()
+            (found,) = await store.awaited_values([(run.id, key)])
+        if found.status is None:
+            raise RunNotFound(run.id)
+        if found.value is None:
+            return default
+        return self._payloads.plain(found.value, found.format or 0, f"the value of {key!r}")
 
     async def wait_value(self, key: str, *, timeout: Seconds | None = None) -> Any:
         """The value that the run sets by ``ctx.set``, waited for if it has set none yet; also one that a later run of
@@ -295,8 +326,8 @@ class Run(Generic[O]):
 
     async def values(self) -> dict[str, Any]:
         """Everything that the run has set by ``ctx.set``."""
-        await self._row()
-        found = await (await self._connect()).store.values(self.id)
+        run, _ = await self._latest()
+        found = await (await self._connect()).store.values(run.id)
         return {
             key: self._payloads.shown(text, format_, f"the value of {key!r}")
             for key, text, format_ in found

@@ -289,6 +289,11 @@ class SyncRun(Generic[C]):
         """Whether the start that gave this handle found the run there."""
         return self._run.existed
 
+    @property
+    def this(self) -> SyncRun[C]:
+        """A handle that reads this run alone; see ``Run.this``."""
+        return SyncRun(self._run.this, self._app)
+
     status = _of_run(Run.status)
     info = _of_run(Run.info)
     steps = _of_run(Run.steps)

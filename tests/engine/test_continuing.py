@@ -50,7 +50,7 @@ def add_counter(app: Stepfast, calls: Calls, last: int) -> None:
 async def chain_of(app: Stepfast, first: str) -> list[Any]:
     """The runs of a chain, oldest first."""
     infos = {info.origin: info for info in await app.runs(limit=1000)}
-    chain = [await app.get(first).info()]
+    chain = [await app.get(first).this.info()]
     while chain[-1].id in infos:
         chain.append(infos[chain[-1].id])
     return chain
@@ -72,7 +72,7 @@ async def test_each_of_a_chain_has_a_history_of_its_own_and_names_the_one_before
     ]  # fmt: skip
     assert [info.origin for info in chain] == [None, chain[0].id, chain[1].id]
     for info in chain:
-        assert [s.name for s in await app.get(info.id).steps()] == ["count"]
+        assert [s.name for s in await app.get(info.id).this.steps()] == ["count"]
 
 
 async def test_a_plain_def_goes_on_as_another_too(app: Stepfast) -> None:
@@ -220,7 +220,7 @@ async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_fi
 
     run = await app.start(order, 0)
     async with app.worker():
-        await reached(run, "completed")
+        await reached(run.this, "completed")
         [_, last] = await chain_of(app, run.id)
         await app.get(last.id).cancel()
         with pytest.raises(RunCancelled):
@@ -249,7 +249,7 @@ async def test_a_run_that_is_paused_in_its_last_moment_goes_on_as_a_paused_one(
         await gate.reached()
         await operator.get(run.id).pause()
         gate.open()
-        await reached(run, "completed")
+        await reached(run.this, "completed")
         [_, successor] = await chain_of(app, run.id)
         assert successor.status == "paused" and successor.paused_at is not None
         await run.resume()
@@ -315,7 +315,7 @@ async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(a
         lost += 1
         if lost == 1:
             gate.open()
-            await reached(run, "completed")
+            await reached(run.this, "completed")
             raise DatabaseUnavailable("the reply was lost")
         return asked
 

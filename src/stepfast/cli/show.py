@@ -105,7 +105,7 @@ async def watch(
                     shown = state + words
                     _watched(session, bar, info, state, said)
                 if info.reason == statuses.REASON_CONTINUED:
-                    found = app.get(await (await app.store()).continuation(found.id))
+                    found = app.get(await (await app.store()).continuation(found.id)).this
                 elif info.completed_at is not None:
                     break
                 await asyncio.sleep(_WATCH_EVERY if every is None else max(every, _WATCH_LEAST))

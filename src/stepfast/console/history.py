@@ -84,7 +84,7 @@ async def read_history(
 ) -> History:
     """Read a run and the page of its steps after an address, without payloads of more than ``largest`` bytes. A large
     input or output of the run is decoded only with ``input_and_output``: HTML pages do not show them."""
-    handle, glance = reader.get(run_id), await glance_of(reader)
+    handle, glance = reader.get(run_id).this, await glance_of(reader)
     row = await glance.run(handle.id)
     if row is None:
         raise RunNotFound(handle.id)

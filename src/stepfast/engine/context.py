@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import (
     Any,
@@ -21,7 +22,7 @@ from typing import (
     overload,
 )
 
-from ..errors import AttemptEnded, ConfigurationError, ContextMisuse
+from ..errors import AttemptEnded, ConfigurationError, ContextMisuse, SignalTimeout
 from ..model import status
 from ..model.backoff import Again, Backoff, Done, seconds, to_milliseconds
 from ..model.ids import successor_id
@@ -42,7 +43,7 @@ from .options import CheckKeywords, ChildKeywords, RemoteKeywords, RemoteOptions
 from .questions import Question, QuestionCall
 from .remote_step import RemoteCall, remote_order
 from .run_log import ContextLog
-from .signals import SendCall, SignalCall
+from .signals import SendCall, SignalCall, SignalCount
 from .step import NO_OPTIONS, StepCall, StepFunction, StepOptions, Work, step_options
 from .streams import Stream, open_stream
 from .timers import CheckPace, SleepCall, UntilCall
@@ -328,6 +329,19 @@ class ContextBase:
         limit = _span(timeout, "the timeout of ctx.wait_signal")
         return SignalCall(self._execution, self._cursor, name, type_, limit, where)
 
+    def _make_count(self, name: str, type_: Any, where: str) -> SignalCount:
+        self._check("ctx.take_signals")
+        check_signal(name, self._execution.recorder.settings.max_name)
+        check_type(type_, f"the value of signal {name!r}")
+        return SignalCount(self._execution, self._cursor, name, type_, where)
+
+    def _make_taking(self, counted: SignalCount, where: str) -> SignalCall[Any]:
+        """The next of the signals that were counted."""
+        call = self._make_signal(counted.name, counted.type, 0, where)
+        if counted.found:
+            call.give(counted.found.pop(0))
+        return call
+
     def _make_send(self, run_id: str, name: str, value: Any, where: str) -> SendCall:
         self._check("ctx.signal")
         check_signal(name, self._execution.recorder.settings.max_name)
@@ -518,6 +532,25 @@ class Context(ContextBase):
     def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> SignalCall[Any]:
         """Wait for ``run.signal(name, value)``; one that was sent before counts. SignalTimeout after ``timeout``."""
         return self._make_signal(name, type, timeout, call_line(2))
+
+    @overload
+    def take_signals(self, name: str, *, type: type[T]) -> Coroutine[Any, Any, list[T]]: ...
+    @overload
+    def take_signals(self, name: str, *, type: Any = Any) -> Coroutine[Any, Any, list[Any]]: ...
+    def take_signals(self, name: str, *, type: Any = Any) -> Coroutine[Any, Any, list[Any]]:
+        """Take all signals of a name that are in the mailbox, without waiting: the oldest first, at most a thousand.
+        What does not fit ``type`` stays."""
+        return self._take_signals(self._make_count(name, type, call_line(2)), call_line(2))
+
+    async def _take_signals(self, counted: SignalCount, where: str) -> list[Any]:
+        taken = list[Any]()
+        try:
+            for _ in range(await counted):
+                with contextlib.suppress(SignalTimeout):  # another branch took it before a crash
+                    taken.append(await self._make_taking(counted, where))
+        finally:
+            counted.give_back()
+        return taken
 
     def signal(self, run_id: str, name: str, value: Any = None) -> SendCall:
         """Send a signal to another run, exactly once whatever crashes. StepFailed if that run has ended, is missing, or

@@ -89,10 +89,52 @@ class SendCall(DurableCall[None]):
         return step_failed(self.name, error, (self.branch, self.position))
 
 
+SIGNALS = "signals"
+"""The kind of a call that counts the signals to be taken."""
+MOST_AT_ONCE = 1000
+
+
+class SignalCount(DurableCall[int]):
+    """The first part of ``ctx.take_signals``: how many signals of a name are taken, which are there already. Each is
+    taken by a call of its own, so that it is recorded, and given back, as any signal is."""
+
+    __slots__ = ("found", "type")
+
+    def __init__(self, execution: Execution, cursor: Cursor, name: str, type_: Any, where: str) -> None:
+        self.type = type_
+        self.found: list[Mail] = []
+        """What the calls after this one take. Empty where it is replayed."""
+        super().__init__(execution, cursor, SIGNALS, name, where)
+
+    async def _go(self) -> int:
+        execution, what = self._execution, f"the value of signal {self.name!r}"
+        payloads = execution.recorder.payloads
+
+        def fits(mail: Mail) -> bool:
+            return problem_with(mail, self.type, payloads, what) is None
+
+        self.found = await execution.waits.signals_at_hand(self.name, MOST_AT_ONCE, fits)
+        if not self._has_won():
+            self.give_back()
+            await self._lost(None)
+        return await self._record_outcome(self._entry(status.COMPLETED, payloads.encode_own(len(self.found))))
+
+    def give_back(self) -> None:
+        """Leave what was not taken in the mailbox."""
+        while self.found:
+            self._execution.inbox.give_back(self.found.pop())
+
+    def _value(self, record: StepRecord) -> int:
+        return int(self._execution.recorder.payloads.plain(record.output, record.format, "a number of signals"))
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        return step_failed(self.name, error, (self.branch, self.position))
+
+
 class SignalCall(DurableCall[T]):
     """A call of ``ctx.wait_signal``."""
 
-    __slots__ = ("_timeout_ms", "_type")
+    __slots__ = ("_given", "_timeout_ms", "_type")
 
     _kind = status.WAITING_SIGNAL
     _prefix = ""
@@ -103,7 +145,13 @@ class SignalCall(DurableCall[T]):
     ) -> None:
         self._type = type_
         self._timeout_ms = timeout_ms
+        self._given: Mail | None = None
+        """What it takes, if that was read already."""
         super().__init__(execution, cursor, self._kind, name, where)
+
+    def give(self, mail: Mail) -> None:
+        """Let it take this signal."""
+        self._given = mail
 
     async def _go(self) -> T:
         refused: set[str] = set()
@@ -124,7 +172,9 @@ class SignalCall(DurableCall[T]):
         return value
 
     async def _arrival(self, refused: set[str]) -> Mail | None:
-        due_at = None
+        due_at, mail, self._given = None, self._given, None
+        if mail is not None:
+            return mail
         if self._timeout_ms is not None:
             record = self._record or await self._open(self._opening(self._plan()))
             due_at = record.completed_at + time_given(record, self._timeout_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ from typing import (
     overload,
 )  # fmt: skip
 
-from ..errors import ContextMisuse
+from ..errors import ContextMisuse, SignalTimeout
 from ..model.backoff import Again, Backoff, Done
 from .call import call_line
 from .callbacks import Callback
@@ -76,6 +77,19 @@ class SyncContext(ContextBase):
     def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> Any:
         """Wait for a signal; see ``Context.wait_signal``."""
         return self._wait(self._make_signal(name, type, timeout, call_line(2)))
+
+    def take_signals(self, name: str, *, type: Any = Any) -> list[Any]:
+        """Take all signals of a name without waiting; see ``Context.take_signals``."""
+        where, taken = call_line(2), list[Any]()
+        counted = self._make_count(name, type, where)
+        try:
+            for _ in range(self._wait(counted)):
+                with contextlib.suppress(SignalTimeout):
+                    taken.append(self._wait(self._make_taking(counted, where)))
+        finally:
+            if counted.found:
+                self._loop.call_soon_threadsafe(counted.give_back)
+        return taken
 
     def signal(self, run_id: str, name: str, value: Any = None) -> None:
         """Send a signal to another run, once; see ``Context.signal``."""

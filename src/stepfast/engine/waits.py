@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Waiter = asyncio.Future[Mail | None]
 
+_AT_ONCE = 256
+"""Signals of a name that one look brings to a call that takes all there are."""
 _AHEAD = 16
 """Signals of a name that are read ahead of those who wait for them."""
 _MOST_NAMES = 20
@@ -374,6 +376,31 @@ class Waits:
             if waiter.done() and not waiter.cancelled() and (mail := waiter.result()) is not None:
                 self._execution.inbox.give_back(mail)  # it came, but whoever waited for it has just been cancelled
             raise
+
+    async def signals_at_hand(self, name: str, most: int, fits: Callable[[Mail], bool]) -> list[Mail]:
+        """The signals of a name that are there already, the oldest first; what does not fit stays."""
+        inbox, found, others = self._execution.inbox, list[Mail](), list[Mail]()
+        for _ in range(_AT_ONCE):
+            inbox.want(status.MAIL_SIGNAL, name)
+        try:
+            await self.reader.look_afresh()
+            while len(found) < most:
+                mail = inbox.take(status.MAIL_SIGNAL, name)
+                if mail is not None:
+                    (found if fits(mail) else others).append(mail)
+                elif inbox.knows(status.MAIL_SIGNAL, name):
+                    break
+                else:
+                    await self.reader.look()
+        except BaseException:
+            others, found = [*found, *others], []
+            raise
+        finally:
+            for mail in sorted(others, key=lambda mail: mail.id, reverse=True):
+                inbox.give_back(mail)
+            for _ in range(_AT_ONCE):
+                inbox.want_no_more(status.MAIL_SIGNAL, name)
+        return found
 
     async def mail_at_hand(self, kind: str, key: str) -> Mail | None:
         """Mail that is there already."""

@@ -511,7 +511,7 @@ async def explain(
 
 async def steps_of(app: Stepfast, run: RunInfo) -> list[StepInfo]:
     """Return the steps of a run; remote ones that it waits for with whether a worker has begun them."""
-    steps = await app.get(run.id).steps()
+    steps = await app.get(run.id).this.steps()
     if status.WAITING_REMOTE not in (run.waiting_for or ""):
         return steps
     return with_claims(steps, await started_remote_steps(app, run.id))
@@ -532,7 +532,7 @@ async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:
     found = []
     for run_id in ids:
         with contextlib.suppress(RunNotFound):
-            found.append(await app.get(run_id).info())
+            found.append(await app.get(run_id).this.info())
     return found
 
 

@@ -190,7 +190,7 @@ async def trace_of(app: Stepfast, run: Run[Any], *, at_rest: bool = True) -> Tra
     made.at_rest = at_rest
     for other in sorted(others):
         name = f"run {other} beside it"
-        seen = await app.get(other).info()
+        seen = await app.get(other).this.info()
         if not at_rest and seen.status not in TERMINAL:
             continue
         made.beside.append(name)
@@ -201,7 +201,7 @@ async def trace_of(app: Stepfast, run: Run[Any], *, at_rest: bool = True) -> Tra
 
 async def _add_run(app: Stepfast, run_id: str, name: str, trace: Trace) -> None:
     store, payloads = await app.store(), app._payloads
-    for key, value in (await app.get(run_id).values()).items():
+    for key, value in (await app.get(run_id).this.values()).items():
         trace.others[f"{name} value {key!r}".strip()] = repr(value)
     for stream in await store.stream_names(run_id):
         for source, count in (await store.stream_counts(run_id, stream)).items():
@@ -214,7 +214,7 @@ async def _add_run(app: Stepfast, run_id: str, name: str, trace: Trace) -> None:
         if record.branch == UNDO_BRANCH:
             address = numbered.get(record.position, address)
         trace.records[address] = _mark(record, payloads)
-    for step in await app.get(run_id).steps():
+    for step in await app.get(run_id).this.steps():
         if step.kind == "dag_step" and step.child is not None:
             trace.others[f"{name} dag step {step.name}".strip()] = (
                 f"{step.status}, {step.output!r}, {_said(step.error)}"

@@ -233,7 +233,7 @@ async def signal(request: ConsoleRequest) -> Done:
 
 
 def _run(request: ConsoleRequest) -> Run[Any]:
-    return request.app.get(request.params["id"])
+    return request.app.get(request.params["id"]).this
 
 
 def _done(request: ConsoleRequest, what: str, run_id: str | None = None) -> Done:

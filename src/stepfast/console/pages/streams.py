@@ -109,7 +109,7 @@ async def streams(request: ConsoleRequest) -> Page:
     glance = await glance_of(request.reader)
     every = await glance.stream_sizes(run_id)
     sizes = {name: items for name, items in every.items() if not name.startswith(OWN_STREAMS)}
-    info = await request.reader.get(run_id).info()
+    info = await request.reader.get(run_id).this.info()
     name = request.query.get("name") or next(iter(sizes), "")
     last = sizes.get(name, 0)
     before = number(request.query.get("before") or str(last + 1))
