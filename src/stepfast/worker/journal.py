@@ -8,6 +8,7 @@ that holds it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +158,11 @@ class Journal:
             if any(entry.run_id == run_id and entry.claim == claim for entry, _ in items):
                 return True
         return False
+
+    def undecided(self) -> set[tuple[str, int]]:
+        """The claims of which anything is not decided yet: to ask for many of them, in one pass."""
+        waiting = itertools.chain(self._under_way, self._waiting, *self._aside.values())
+        return {(entry.run_id, entry.claim) for entry, _ in waiting}
 
     def is_doubted(self, run_id: str, believer: HasRecordCount) -> bool:
         """Whether a connection broke, and no flush has compared since what is stored of this claim."""

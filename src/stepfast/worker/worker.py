@@ -223,9 +223,10 @@ class WorkerRuntime:
         """Runs that were just claimed are known from the database itself: nothing of them is in doubt, unless a
         connection broke while they were claimed."""
         if self.unverified.open:
+            undecided = self.journal.undecided()
             for run in runs:
                 # What the claim before has still to say under the same number, its claim having vanished, is refused.
-                if not self.journal.has(run.id, run.claim):
+                if (run.id, run.claim) not in undecided:
                     self.unverified.drop(run.id)
         if self.unverified.last_break >= asked_at:
             self.unverified.broke()
@@ -388,15 +389,16 @@ class WorkerRuntime:
         for run in answer.held:
             if run.asked is not None:
                 self.executor.ask(run.id, run.asked, run.claim)
-        strays = self._strays.find(held, self._is_known, self.claimer.questions)
+        undecided = self.journal.undecided()  # by now hundreds of those held may be on their way out
+
+        def is_known(run_id: str, claim: int) -> bool:
+            return self.executor.slots.find(run_id, claim) is not None or (run_id, claim) in undecided
+
+        strays = self._strays.find(held, is_known, self.claimer.questions)
         if strays and not self.stopping:
             told = "stored as ours, but not executed here; given back"
             tell_each(self._context.logger, told, [{"run_id": run_id} for run_id, _ in strays])
             self.chore(self._give_back(strays))
-
-    def _is_known(self, run_id: str, claim: int) -> bool:
-        """In the slots, or on its way out of them by an entry in the journal."""
-        return self.executor.slots.find(run_id, claim) is not None or self.journal.has(run_id, claim)
 
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         given = list(held)
