@@ -117,8 +117,14 @@ class Ledger:
         self.append(ANSWERS, {"at": now(), "nonce": nonce})
 
     def signals(self) -> list[Signal]:
-        answers = {line["nonce"]: line["at"] for line in self.read(ANSWERS)}
-        return [Signal(**line, acknowledged=answers.get(line["nonce"])) for line in self.read(SIGNALS)]
+        """Each by its first line and its first answer: a run that signals itself comes to its call at every replay."""
+        answers: dict[str, int] = {}
+        for line in self.read(ANSWERS):
+            answers.setdefault(line["nonce"], line["at"])
+        sent: dict[str, Signal] = {}
+        for line in self.read(SIGNALS):
+            sent.setdefault(line["nonce"], Signal(**line, acknowledged=answers.get(line["nonce"])))
+        return list(sent.values())
 
     def wish(self, run_id: str, what: str, granted: bool | None, at: int) -> None:
         """What an operator asked for (at a time), and what he was told."""

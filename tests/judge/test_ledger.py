@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge.ledger import Ledger
+from tests.judge.ledger import ANSWERS, SIGNALS, Ledger
 
 
 def test_a_line_that_was_torn_does_not_spoil_the_next_one(tmp_path: Path) -> None:
@@ -26,3 +26,15 @@ def test_what_is_no_entry_at_all_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "acts").write_text("nonsense\n")
     with pytest.raises(json.JSONDecodeError):
         Ledger(tmp_path).read("acts")
+
+
+def test_a_signal_that_a_run_comes_to_again_was_sent_when_it_first_came_to_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for _ in range(2):
+        ledger.sends("run", "echo", "same")
+        ledger.signalled("same")
+    lines = list(ledger.read(SIGNALS))
+    [signal] = ledger.signals()
+    assert len(lines) == 2
+    assert (signal.at, signal.acknowledged) == (lines[0]["at"], next(iter(ledger.read(ANSWERS)))["at"])
+    ledger.close()
