@@ -106,6 +106,27 @@ async def test_workers_and_the_system(scene: Scene) -> None:
         assert (worker["concurrency"], worker["state"]) == (7, "live")
 
 
+async def test_events_are_shown_with_who_took_them_and_who_waits(scene: Scene) -> None:
+    @scene.app.workflow
+    async def hears(ctx: Context) -> None:
+        await ctx.wait_event("paid <i>", key="k")
+        await ctx.wait_event("paid <i>")
+
+    assert "No events" in await scene.page("/events")
+    run = await scene.app.start(hears)
+    await scene.app.publish("paid <i>", {"cents": 5}, key="k", id="e-1")
+    await forget_cached(scene.app)
+    assert "not seen yet" in await scene.page("/events")
+    await scene.app.drain()
+    await forget_cached(scene.app)
+    told = await scene.json("/events?name=paid+%3Ci%3E")
+    assert [(event["id"], event["taken_by"]) for event in told["events"]] == [("e-1", [run.id])]
+    assert told["waiting"] == [{"name": "paid <i>", "key": "", "run": run.id}]
+    page = await scene.page("/events")
+    assert "paid &lt;i&gt;" in page and page.count(run.id) >= 2
+    assert (await scene.json("/events?name=other"))["events"] == []
+
+
 async def test_schedules_are_shown_paused_resumed_and_triggered(scene: Scene) -> None:
     assert "No schedules" in await scene.page("/schedules")
     await scene.app.put_schedule("a/b <i>", "order", cron="0 3 * * *", input="tea")

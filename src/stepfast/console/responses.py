@@ -33,6 +33,7 @@ NAVIGATION = (
     ("Queues", "queues"),
     ("Workers", "workers"),
     ("Schedules", "schedules"),
+    ("Events", "events"),
     ("Failures", "failures"),
     ("System", "system"),
     ("Audit", "audit"),
