@@ -127,7 +127,7 @@ async def endless() -> None:
         links = {link.origin: link for link in await app.runs(workflow="watch_meter")}
         link = links.get(None)
         while link is not None:  # from the first to the last
-            print(f"  a run with {len(await app.get(link.id).steps())} records: {link.reason or link.status}")
+            print(f"  a run with {len(await app.get(link.id).this.steps())} records: {link.reason or link.status}")
             link = links.get(link.id)
 
 
