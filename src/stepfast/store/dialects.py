@@ -386,6 +386,9 @@ _CONDITIONS = tuple(
     )
 )
 """Conditions of partial indexes, and the generated columns that stand for them (sql/mysql/migrations)."""
+_ORDERED = re.compile(r"\nORDER BY [\w., ]+(?=\n\{lock)")
+"""The order in which rows of an argument are locked. Here it is that of the argument, which the driver sorts: an order
+of the result would be made in a temporary table, when the locks are there."""
 _JOINED = re.compile(r"(\{join\} \{(?!dags_shown|questions|callbacks)\w+\} (\w+))(?= ON \2\.(?:id|run_id) = \w+\.)")
 """A table that is joined by its key."""
 _FOUND_BY = {
@@ -447,6 +450,7 @@ class Mysql(Dialect):
         body = _BEHIND.sub(_behind, _SET.sub(_qualified, source.body)).removesuffix("\nRETURNING 1")
         for condition, column in () if _DEFINES.search(body) else _CONDITIONS:
             body = condition.sub(column, body)
+        body = _ORDERED.sub("", body) if "FROM {rows " in body else body
         body = _JOINED.sub(r"\1 FORCE INDEX (PRIMARY)", body)
         if _WAITS.search(body):
             body = body.replace("{now}", "{now_when_locked}")

@@ -39,6 +39,8 @@ _OTHERWISE = {"record_steps": "replace_steps"}
 """Statements that are executed for the same rows where one has not written all of them."""
 _WORDS = {"still_undelivered": 2}
 """How many columns at the beginning of a row are lists, separated by blanks."""
+_LOCKS = "FOR UPDATE"
+"""In a question that locks the rows that it brings."""
 _COUNTED = re.compile(rb"(Rows matched|Duplicates): (\d+)")
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
 _PLACE = re.compile(r"%%|%s")
@@ -160,8 +162,9 @@ class Driver:
         return written
 
     async def _rows(self, connection: Any, name: str, arguments: Sequence[Any], limit: str) -> list[Any]:
-        values = [_encode(each) if isinstance(each, list) else each for each in arguments]
         first, *others = self._sql[name].parts
+        locks = _LOCKS in first.text  # in one order, so that two transactions do not wait for each other
+        values = [_encode(sorted(each) if locks else each) if isinstance(each, list) else each for each in arguments]
         cursor = await _execute(connection, limit + first.text, [values[number] for number in first.order])
         if cursor.description is None:
             return [(1,)] * _written(cursor)
