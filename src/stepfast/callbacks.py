@@ -84,7 +84,7 @@ async def _end(connected: Connected, token: str, outcome: CallbackOutcome, check
     answer = await _asked(connected, lambda: connected.store.end_callback(id_, outcome, check))
     if answer.lane is not None:
         connected.switchboard.ready({answer.lane})
-    if answer.done:
+    if answer.done or answer.row.state == outcome.state:  # the reply to the one that did it may have been lost
         connected.switchboard.tick_everywhere()
     return answer
 

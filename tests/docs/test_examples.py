@@ -95,6 +95,11 @@ PROMISED = {
         r"it waits for: check",
         r"hooked: 120\.00\nhurried: 7\.00\nheld: paused after 1 question\nheld: 3\.00\nnever: no payment",
     ],
+    "payment_link.py": [
+        r"422 Expected `integer`, got `string` - at `\$\.cents`\n(\{'state': 'completed'\}\n){2}books: paid 49\.00",
+        r"410 completed",
+        r"piano: not paid, declined\nlamp: not paid in time\nhouse: not paid in time",
+    ],
     "one_commit.py": [
         r"the order that was rolled back has no run",
         r"booking of o-1, shipped in attempt 2\n +o-1: 4900\n +shipping o-1: 500\n",

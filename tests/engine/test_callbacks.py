@@ -25,6 +25,7 @@ from stepfast import (
     Context,
     ContextMisuse,
     DagContext,
+    DatabaseUnavailable,
     InvalidInput,
     RunFailed,
     Stepfast,
@@ -379,6 +380,27 @@ async def test_a_value_that_only_the_code_can_judge_opens_it_again(
         await eventually(lambda: "is open again" in caplog.text)
         await app.complete(token, {"cents": 9})
         assert await run.result(timeout=PATIENCE) == 9
+
+
+@ON_SQLITE
+async def test_a_lost_reply_is_no_other_outcome(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(app)
+    async with app.worker():
+        run = await app.start(desk.pay)
+        token, store = await desk.token(), await app.store()
+        real, lost = store.end_callback, 0
+
+        async def losing(*args: Any) -> Any:
+            nonlocal lost
+            answer = await real(*args)
+            if answer is not None and answer.done:
+                lost += 1
+                raise DatabaseUnavailable("the reply was lost")
+            return answer
+
+        monkeypatch.setattr(store, "end_callback", losing)
+        await app.complete(token, {"cents": 5})
+        assert (lost, await run.result(timeout=PATIENCE)) == (1, 5)
 
 
 @ON_SQLITE
