@@ -143,6 +143,56 @@ async def test_a_transaction_of_the_caller_publishes(app: Stepfast, url: str, ca
     assert calls == {"slow": 1, "quick": 1}
 
 
+async def test_concurrent_publishers_are_read_in_one_order(app: Stepfast, make_app: MakeApp, url: str) -> None:
+    """Some commit at once, some late: every run takes all of it, in the same order, and one run is started for each."""
+    read, other = reader(app, 18), make_app()
+    reader(other, 18)
+    for each in (app, other):
+
+        @each.task(name="ship")
+        async def ship(data: int) -> int:
+            return data
+
+        each.on("paid", ship)
+
+    async def publish(first: int) -> None:
+        for number in range(first, first + 6):
+            if number % 2 or url.startswith("sqlite"):
+                await app.publish("paid", number)
+                continue
+            async with transaction(url) as (connection, commit, _):
+                await app.publish("paid", number, connection=connection)
+                await asyncio.sleep(0.005 * (number % 5))
+                await commit()
+
+    runs = await app.start_many(read, [None] * 3)
+    async with app.worker(), other.worker():
+        await asyncio.gather(*(publish(first) for first in (0, 6, 12)))
+        found = [[data for _, _, data in await run.result(timeout=PATIENCE)] for run in runs]
+        assert found == [found[0]] * 3
+        assert sorted(found[0]) == list(range(18))
+
+        async def shipped() -> bool:
+            return len(await app.runs(workflow="ship", status="completed")) == 18
+
+        await eventually(shipped)
+    assert sorted(info.input for info in await app.runs(workflow="ship")) == list(range(18))
+
+
+@RELEASED
+async def test_a_cancelled_run_takes_no_event(app: Stepfast) -> None:
+    read = reader(app, 1)
+    async with app.worker():
+        gone, stays = await app.start_many(read, [None] * 2)
+        for run in (gone, stays):
+            await waits(run)
+        await gone.cancel()
+        await app.publish("paid", 1, id="e")
+        assert await stays.result(timeout=PATIENCE) == [["e", None, 1]]
+    assert (await app.events())[0].taken_by == (stays.id,)
+    assert await gone.status() == "cancelled"
+
+
 async def test_since_now_passes_over_what_came_before(app: Stepfast) -> None:
     read = reader(app, 1, since="now")
     run = await app.start(read)
@@ -366,7 +416,13 @@ async def test_a_lab_publishes() -> None:
     async def ship(data: Any) -> None:
         seen.append(data)
 
+    def once_refused(event: Event[Any]) -> Any:
+        refused.append(event.id)
+        return 1 / (len(refused) - 1) and event.data
+
+    refused = list[str]()
     app.on("paid", ship)
+    app.on("lost", ship, input=once_refused)
     read = reader(app, 2)
     async with Lab(app) as lab:
         run = await lab.start(read)
@@ -376,6 +432,10 @@ async def test_a_lab_publishes() -> None:
         assert (seen, await run.status()) == ([1], "waiting")
         await lab.publish("paid", 2, key="k")
         assert [data for _, _, data in await run.result()] == [1, 2] == seen
+        await lab.publish("lost", 3, id="g")
+        assert (seen, (await lab.app.events(name="lost"))[0].to_start) == ([1, 2], ("ship",))
+        await lab.advance(61)
+        assert (seen, refused) == ([1, 2, 3], ["g", "g"])
 
 
 @pytest.mark.enough_on("sqlite")

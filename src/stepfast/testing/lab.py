@@ -281,7 +281,9 @@ class RestCheck:
         allowed = self._duties.limited.allowed_in()
         rate = None if allowed == math.inf else math.ceil(allowed * 1000)
         alarm = clock.next_alarm_ms() if self._hanging.calls else None
-        found = [ms for ms in (tick.next_due_ms, tick.schedule_ms, tick.remote_ms, rate, alarm) if ms is not None]
+        start = None if tick.start_ms is None or tick.start_ms <= 0 else tick.start_ms  # by an event, once more
+        soonest = (tick.next_due_ms, tick.schedule_ms, tick.remote_ms, start, rate, alarm)
+        found = [ms for ms in soonest if ms is not None]
         return min(found, default=None)
 
     async def beat(self) -> None:
