@@ -5,12 +5,13 @@ from .compatibility import CheckedRun
 from .engine.call import DurableCall
 from .engine.callbacks import Callback
 from .engine.children import ChildRun
-from .engine.concurrency import BranchCall, FirstCall, MapCall
+from .engine.concurrency import BranchCall, FirstCall
 from .engine.context import Branches, Context
 from .engine.dag import Dag, DagContext, DagSyncContext
 from .engine.events import Event
 from .engine.host import cancelled
 from .engine.invocation import current
+from .engine.maps import MapCall, Results
 from .engine.questions import Question
 from .engine.step import StepCall, step
 from .engine.streams import Stream, stream
@@ -36,6 +37,7 @@ from .errors import (
     InvalidInput,
     InvalidState,
     LeaseLost,
+    MapFailed,
     NonDeterminismError,
     NonRetryableError,
     PayloadError,
@@ -119,6 +121,7 @@ __all__ = [
     "LeaseLost",
     "LogLine",
     "MapCall",
+    "MapFailed",
     "NonDeterminismError",
     "NonRetryableError",
     "PayloadError",
@@ -132,6 +135,7 @@ __all__ = [
     "Released",
     "RemoteStepError",
     "RemoteTimeout",
+    "Results",
     "RetryLater",
     "Run",
     "RunCancelled",

@@ -8,6 +8,10 @@ its children are ``BaseException``: they unwind a handler whose run is no longer
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine.maps import Results
 
 LONGEST = 100 * 366 * 86_400.0
 """Seconds. A longer span is a typing error, and would leave the calendar of some database."""
@@ -320,6 +324,15 @@ class CallbackDone(StepfastError):
 
 class WaitTimeout(RecordedError, TimeoutError):
     """The check of ``ctx.wait_until`` did not become true in time, or within so many checks."""
+
+
+class MapFailed(RecordedError):
+    """Too many items of a map or gather failed, or too few can succeed: ``max_failures``, ``min_successful``."""
+
+    def __init__(self, message: str, results: Results[Any]) -> None:
+        super().__init__(message)
+        self.results = results
+        """What the items came to."""
 
 
 class ChildFailed(RecordedError):

@@ -179,7 +179,7 @@ async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: S
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda ctx: ctx.options(retry=3).step(work), "did you mean 'retries'"),
+        (lambda ctx: ctx.options(retrie=3).step(work), "did you mean 'retries'"),
         (lambda ctx: ctx.options(retries=-1).step(work), "zero or more"),
         (lambda ctx: ctx.options(timeout="5").step(work), "the timeout of a step"),
         (lambda ctx: ctx.step("", work), "must not be empty"),
@@ -471,6 +471,16 @@ async def test_a_name_that_no_context_has_stays_an_attribute_error(app: Stepfast
         (lambda ctx: ctx.wait_signal("go", timeout=-1), "the timeout of ctx.wait_signal must be zero or more seconds"),
         (lambda ctx: ctx.sleep(-1), "the duration of ctx.sleep must be zero or more seconds"),
         (lambda ctx: ctx.wait_until("x", lambda: 0, every=-1), "every of ctx.wait_until must be zero or more seconds"),
+        (
+            lambda ctx: ctx.map(print, [1], max_failures=1.0),
+            "max_failures of ctx.map must be a whole number of at least 0",
+        ),
+        (
+            lambda ctx: ctx.map(print, [1], min_successful=0),
+            "min_successful of ctx.map must be a whole number of at leas",
+        ),
+        (lambda ctx: ctx.gather(ctx.sleep(0), limit=0), "the limit of ctx.gather must be a whole number of at least 1"),
+        (lambda ctx: ctx.gather(ctx.set("a", 1), max_failures=1), "takes calls of the context that leave a record"),
         (
             lambda ctx: ctx.wait_until("x", lambda: 0, max_checks=0),
             "max_checks of ctx.wait_until must be a whole number",

@@ -16,6 +16,7 @@ from stepfast import (
     Backoff,
     Context,
     Done,
+    Results,
     Run,
     RunInfo,
     ScheduleInfo,
@@ -146,6 +147,11 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(await ctx.wait_until("is it there?", is_there, order), UUID)
     assert_type(await ctx.wait_until("is it so?", lambda: 5, every=1), int)
     assert_type(await ctx.options(timeout=5).wait_until(is_there, order, timeout=timedelta(days=1)), UUID)
+    found = await ctx.map(packed, [order], limit=2, min_successful=0.9, max_failures=3)
+    assert_type(found, Results[UUID])
+    assert_type(found.succeeded, list[UUID])
+    assert_type(await ctx.map(packed, [order], limit=2), list[UUID])
+    assert_type(await ctx.gather(ctx.step(ship, order), ctx.step(ship, order), limit=1), Results[UUID])
     assert_type(await ctx.wait_until(look_again, 0, every=Backoff(base=1), max_checks=20), UUID)
     assert_type(await ctx.wait_until("is it paid?", is_paid, order), bool)
     assert_type(stepfast.current(), Context | SyncContext | None)

@@ -9,23 +9,23 @@ import asyncio
 import hashlib
 import re
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ..cancellation import seen
-from ..errors import ContextMisuse, HistoryEnded, NonDeterminismError, Released
+from ..errors import ContextMisuse, NonDeterminismError, Released
 from ..model import status
-from ..model.records import RUN_ITSELF, StepRecord, StepRunning
+from ..model.records import StepRecord
 from ..model.stored import read_json
 from ..settings import FORMAT
 from .call import DurableCall, Race, UnplacedCall, as_given_up
 from .callbacks import CallbackResultCall
 from .children import ResultCall
 from .function_spec import name_of
-from .history import Cursor, addresses_above, branches_around, sub_branch
-from .host import TURNS, Timer, current_cursor
+from .history import BRANCHES, GATHER, Cursor, addresses_above, branches_around, sub_branch
+from .host import TURNS, current_cursor
 from .outcomes import ending_record
 from .remote_step import RemoteCall
 from .signals import SignalCall
@@ -34,9 +34,6 @@ from .step import EXITS, being_cancelled, exited
 if TYPE_CHECKING:
     from .execution import Execution
 
-
-_TELL_EVERY, _TELL_FIRST = 1.0, 0.25
-"""Seconds between two words of how far a map is; and to the first, in a run that was claimed before."""
 
 T = TypeVar("T")
 Body = Callable[[Cursor], Awaitable[Any]]
@@ -102,165 +99,6 @@ class BranchGroup:
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """Keys that are part of the name of their branch as they are; of others a digest is."""
-
-
-class Many(NamedTuple):
-    """What ``ctx.map`` was given beside its function."""
-
-    items: list[Any]
-    limit: int | None
-    return_errors: bool
-
-
-class MapProgress:
-    """Says how far a map is, as the progress of its run: ``fetch: 1 204 of 5 000, 3 failed``. Not more often than once
-    a second, and not at all if the map is quick or the code says its own."""
-
-    def __init__(self, execution: Execution, name: str, total: int) -> None:
-        self._execution = execution
-        self._name = name
-        self._total = total
-        self._done = self._failed = 0
-        self._timer: Timer | None = None
-        self._told = False
-        self._wait = _TELL_EVERY if execution.claimed.claim == 1 else _TELL_FIRST
-
-    def ended(self, failed: bool) -> None:
-        """An item has come to its end."""
-        self._done, self._failed = self._done + 1, self._failed + failed
-        if self._told and self._done == self._total:
-            self._tell()
-        elif self._timer is None:
-            self._timer = self._execution.clock.alarm(self._wait, self._ring)
-
-    def close(self) -> None:
-        """The map is over, or was given up."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _ring(self) -> None:
-        self._timer, self._wait = None, _TELL_EVERY
-        self._tell()
-
-    def _tell(self) -> None:
-        execution = self._execution
-        if execution.has_said_progress or execution.closed is not None:
-            return
-        self._told = True
-        failed = f", {_spaced(self._failed)} failed" if self._failed else ""
-        detail = f"{self._name}: {_spaced(self._done)} of {_spaced(self._total)}{failed}"
-        data = {"map": self._name, "done": self._done, "of": self._total, "failed": self._failed}
-        payloads = execution.recorder.payloads
-        execution.recorder.note(
-            StepRunning(
-                execution.run_id, execution.claim, "", RUN_ITSELF, execution.workflow.name, detail,
-                payloads.encode_own(data), 0, payloads.format,
-            )
-        )  # fmt: skip
-
-
-def _spaced(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
-
-
-class MapCall(DurableCall[list[T]]):
-    """``ctx.map``: a branch for each item, at most ``limit`` of them at once."""
-
-    __slots__ = ("_body", "_items", "_limit", "_progress", "_return_errors")
-
-    def __init__(
-        self,
-        execution: Execution,
-        cursor: Cursor,
-        name: str,
-        body: Callable[[Cursor, Any], Awaitable[Any]],
-        many: Many,
-        where: str,
-    ) -> None:
-        self._body = body
-        self._items, self._limit, self._return_errors = many
-        super().__init__(execution, cursor, "map", name, where)
-        inner = execution.replaying is not None or "." in cursor.branch  # within an item of another map
-        self._progress = None if inner else MapProgress(execution, name, len(self._items))
-
-    async def _perform(self) -> list[T]:
-        execution, results = self._execution, [None] * len(self._items)
-        todo = iter(enumerate(self._items))
-        width = min(len(self._items), self._limit or len(self._items))
-        try:
-            ends = await finish_all(execution, self._cursor, [self._work(todo, results) for _ in range(width)])
-        except asyncio.CancelledError:
-            self.give_up()
-            raise
-        finally:
-            if self._progress is not None:
-                self._progress.close()
-        unwinding = [end for end in ends if isinstance(end, BaseException)]
-        if unwinding:
-            raise unwinding[0]
-        return given(execution, self._cursor, results, self._return_errors)
-
-    def give_up(self) -> None:
-        """Stop the map, and the branches of all its items: it lost a race, or its time was up."""
-        super().give_up()
-        self._execution.give_up(sub_branch(self.branch, self.position))
-
-    async def _work(self, todo: Iterator[tuple[int, Any]], results: list[Any]) -> None:
-        """One of those who take item after item. All items are done even if one fails: which of them had begun by then
-        depends on the clock, and a replay must find the same."""
-        stopped: HistoryEnded | None = None
-        for index, item in todo:
-            cursor = Cursor(sub_branch(self.branch, self.position, index), outer=self._cursor)
-            try:
-                results[index] = await run_branch(self._execution, cursor, lambda cursor: self._body(cursor, item))  # noqa: B023
-            except Exception as error:
-                results[index] = Failed(error)
-            except HistoryEnded as error:
-                stopped = error
-                continue
-            if self._progress is not None:
-                self._progress.ended(isinstance(results[index], Failed))
-        if stopped is not None:
-            raise stopped
-
-
-class Failed:
-    """An error that stands among results."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-async def gather(
-    execution: Execution, cursor: Cursor, calls: tuple[Awaitable[Any], ...], return_errors: bool
-) -> list[Any]:
-    """``ctx.gather``: all of them, in the order they were given. All come to their end before an error is raised."""
-    group = object()
-    for call in calls:
-        if isinstance(call, (ResultCall, RemoteCall, CallbackResultCall)):
-            call.group = group
-    try:
-        outcomes = await finish_all(execution, cursor, [as_coroutine(call) for call in calls])
-    except asyncio.CancelledError:
-        for call in calls:
-            if isinstance(call, (DurableCall, UnplacedCall)):
-                call.give_up()  # it may not have begun
-        raise
-    unwinding = [end for end in outcomes if isinstance(end, BaseException) and not isinstance(end, Exception)]
-    if unwinding:
-        raise unwinding[0]
-    results = [Failed(end) if isinstance(end, Exception) else end for end in outcomes]
-    return given(execution, cursor, results, return_errors)
-
-
-def given(execution: Execution, cursor: Cursor, results: list[Any], return_errors: bool) -> list[Any]:
-    """The results; the first error in the order of the code is raised, unless errors are wanted as results."""
-    failed = [result.error for result in results if isinstance(result, Failed)]
-    if failed:
-        execution.was_given(failed, cursor, raised=not return_errors)
-    if failed and not return_errors:
-        raise failed[0]
-    return [result.error if isinstance(result, Failed) else result for result in results]
 
 
 async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
@@ -395,6 +233,18 @@ async def _stop_all(execution: Execution, tasks: list[asyncio.Task[Any]]) -> Non
         await asyncio.wait(tasks)
 
 
+async def show_stopped(execution: Execution, cursor: Cursor, works: list[Coroutine[Any, Any, Any]]) -> None:
+    """Let work that was stopped read what is recorded of it, and stop it again."""
+    party = JoinGuard(execution, len(works))
+    tasks = [spawn(execution, work, party) for work in works]
+    execution.wait_for_others(cursor)
+    try:
+        await _stop_all(execution, tasks)
+    finally:
+        execution.go_on(cursor)
+        party.over()
+
+
 async def _read_on(execution: Execution, tasks: list[asyncio.Task[Any]]) -> None:
     """Until nothing moves any more for a few turns of the loop."""
     last = None
@@ -500,7 +350,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         execution = self._execution
         if execution.replaying:
             beyond = execution.replaying.beyond
-            known = [call for call in calls if call.has_outcome or isinstance(call, (BranchCall, MapCall, FirstCall))]
+            known = [call for call in calls if call.has_outcome or call.kind in (*BRANCHES, GATHER, FIRST)]
             try:
                 await finish_all(execution, self._cursor, [as_coroutine(call) for call in known])
             except NonDeterminismError:

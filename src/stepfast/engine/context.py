@@ -32,12 +32,13 @@ from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning,
 from .call import DurableCall, UnplacedCall, call_line, refuse_in_step, step_key
 from .callbacks import CallbackCall, CallbackPlan
 from .children import ChildCall, StartCall, StartManyCall
-from .concurrency import BranchCall, BranchGroup, FirstCall, Many, MapCall, check_runners, gather, to_await
+from .concurrency import BranchCall, BranchGroup, FirstCall, check_runners, to_await
 from .events import EventCall
 from .execution import Execution
 from .function_spec import check_called, check_undo_call, name_of, shape_of
 from .history import PATCH, UNDO, Cursor
 from .host import current_call
+from .maps import GatherCall, Many, MapCall, Results, Share, check_items, gather, goal_of
 from .observers import OfRun
 from .options import CheckKeywords, ChildKeywords, RemoteKeywords, RemoteOptions, StepKeywords, shows_options
 from .questions import Question, QuestionCall
@@ -762,26 +763,54 @@ class Context(ContextBase):
         limit: int | None = None,
         return_errors: bool,
     ) -> MapCall[T | Exception]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[Context, A], Awaitable[T]],
+        items: Iterable[A],
+        *,
+        limit: int | None = None,
+        min_successful: Share | None,
+        max_failures: Share | None = None,
+        return_errors: bool = False,
+    ) -> DurableCall[Results[T]]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[Context, A], Awaitable[T]],
+        items: Iterable[A],
+        *,
+        limit: int | None = None,
+        max_failures: Share | None,
+        return_errors: bool = False,
+    ) -> DurableCall[Results[T]]: ...
     def map(
         self,
         function: Callable[[Context, Any], Awaitable[Any]],
         items: Iterable[Any],
         *,
         limit: int | None = None,
+        min_successful: Share | None = None,
+        max_failures: Share | None = None,
         return_errors: bool = False,
-    ) -> MapCall[Any]:
+    ) -> DurableCall[Any]:
         """A branch for each item, at most ``limit`` at once; the results in the order of the items. All come
-        to their end before an error is raised; ``return_errors=True`` gives the errors among the results instead."""
+        to their end before an error is raised; ``return_errors=True`` gives the errors among the results instead. It
+        ends with ``min_successful`` results, or by MapFailed with more errors than ``max_failures``: an int is a count,
+        a float below 1 a share of the items."""
         name = self._check_named("ctx.map")
         if limit is not None:
             _count(limit, "the limit of ctx.map")
+        given = list(items)
+        goal = goal_of("ctx.map", len(given), min_successful, max_failures)
         execution = self._execution
         return MapCall(
             execution,
             self._cursor,
             name or name_of(function),
             lambda cursor, item: to_await(function, function(Context(execution, cursor), item)),
-            Many(list(items), limit, return_errors),
+            given,
+            Many(limit, return_errors, goal),
             call_line(2),
         )
 
@@ -799,13 +828,52 @@ class Context(ContextBase):
     def gather(self, *calls: Awaitable[T]) -> UnplacedCall[list[T]]: ...
     @overload
     def gather(self, *calls: Awaitable[T], return_errors: bool) -> UnplacedCall[list[T | Exception]]: ...
-    def gather(self, *calls: Awaitable[Any], return_errors: bool = False) -> UnplacedCall[Any]:
+    @overload
+    def gather(
+        self,
+        *calls: DurableCall[T],
+        limit: int | None,
+        min_successful: Share | None = None,
+        max_failures: Share | None = None,
+        return_errors: bool = False,
+    ) -> DurableCall[Results[T]]: ...
+    @overload
+    def gather(
+        self,
+        *calls: DurableCall[T],
+        min_successful: Share | None,
+        max_failures: Share | None = None,
+        return_errors: bool = False,
+    ) -> DurableCall[Results[T]]: ...
+    @overload
+    def gather(
+        self,
+        *calls: DurableCall[T],
+        max_failures: Share | None,
+        return_errors: bool = False,
+    ) -> DurableCall[Results[T]]: ...
+    def gather(
+        self,
+        *calls: Any,
+        limit: int | None = None,
+        min_successful: Share | None = None,
+        max_failures: Share | None = None,
+        return_errors: bool = False,
+    ) -> UnplacedCall[Any] | DurableCall[Any]:
         """All of these at once, their results in the order given. All come to their end before an error is raised;
-        ``return_errors=True`` gives the errors among the results instead."""
+        ``return_errors=True`` gives the errors among the results instead. ``limit``, ``min_successful`` and
+        ``max_failures`` are those of ``ctx.map``."""
         self._refuse_options("ctx.gather")
         execution, cursor = self._execution, self._cursor
         execution.check_caller(cursor)
-        return UnplacedCall(execution, cursor, "ctx.gather(…)", lambda: gather(execution, cursor, calls, return_errors))
+        goal = goal_of("ctx.gather", len(calls), min_successful, max_failures)
+        if limit is None and goal is None:
+            perform = lambda: gather(execution, cursor, calls, return_errors)
+            return UnplacedCall(execution, cursor, "ctx.gather(…)", perform)
+        if limit is not None:
+            _count(limit, "the limit of ctx.gather")
+        check_items(calls)
+        return GatherCall(execution, cursor, calls, Many(limit, return_errors, goal), call_line(2))
 
     def first(self, *unnamed: Never, **calls: DurableCall[Any]) -> FirstCall:
         """A race: ``winner, value = await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(3600))``. Who won is

@@ -86,6 +86,9 @@ CAUSES = (
 BRANCHES = ("branch", "map")
 """Kinds of calls that leave no record themselves; the calls within do."""
 
+GATHER = "gather"
+"""The kind of a gather that has a limit or a goal."""
+
 _EMPTY: dict[tuple[str, int], StepRecord] = {}
 """Shared by all runs that have no records, and never written to."""
 
@@ -383,6 +386,29 @@ class GivenUp(NamedTuple):
     """The address of the race that it lost: as long as that is on record, so is this."""
 
 
+class Ended(NamedTuple):
+    """A map or gather with a goal: its record goes with any failure of its items, and then what was stopped goes on."""
+
+    address: Address
+    members: frozenset[Address]
+    """What is recorded at one of these, or in a branch that began there, is of an item."""
+    again: Sequence[Address] = ()
+    """What was given up when items were stopped, and what these called after."""
+    branches: frozenset[str] = frozenset()
+    calls: frozenset[Address] = frozenset()
+    """The branches of items that are being stopped, and calls that are items themselves."""
+    taken: int = 0
+    """How many positions had been taken before they were."""
+
+    def stops(self, address: Address) -> bool:
+        """Whether it is of an item that is being stopped."""
+        return address in self.calls or not self.branches.isdisjoint(branches_around(address[0]))
+
+    def has(self, address: Address) -> bool:
+        """Whether it is of any item."""
+        return not self.members.isdisjoint((*addresses_above(address[0]), address))
+
+
 class AttemptHistory:
     """Made when a call is given up, or an attempt fails: most have no need of it."""
 
@@ -399,6 +425,8 @@ class AttemptHistory:
         """The errors that branches were given, in that order."""
         self._ended_by: list[tuple[str, BaseException]] = []
         """Branches that failed, and the error of each."""
+        self._ends: dict[Address, Ended] = {}
+        """Maps and gathers with a goal that have come to their end, the inner ones first."""
         self._child_calls: set[Address] = set()
         """Calls about children, made since the first error was given: made again they start no child twice."""
 
@@ -420,7 +448,21 @@ class AttemptHistory:
 
     def gave_up(self, address: Address) -> None:
         """A call was ended by the code around it. Whether the code lives with that is not known before it goes on."""
-        self.given_up += (GivenUp(address, address[0], len(self._taken)),)
+        ended = next((each.address for each in self._ends.values() if each.stops(address)), None)
+        self.given_up += (GivenUp(address, address[0], len(self._taken), ended),)
+
+    def ends(self, ended: Ended) -> None:
+        """A map or gather is about to stop what is under way of it, or is over."""
+        self._ends.pop(ended.address, None)
+        self._ends[ended.address] = ended._replace(taken=len(self._taken))
+
+    def stopped_by(self, address: Address) -> list[Address]:
+        """What was given up when a map or gather stopped its items, and what these called after."""
+        ended = self._ends.get(address)
+        if ended is None:
+            return []
+        given_up = [each.address for each in self.given_up if each.lost == address]
+        return sorted({*given_up, *filter(ended.stops, self._taken[ended.taken :])})
 
     def lost_race(self, race: Address, losers: frozenset[Address]) -> None:
         """A race is decided: what ended the calls that lost it, and all within them, is its verdict."""
@@ -439,9 +481,10 @@ class AttemptHistory:
     def branch_ended(self, branch: str, failed: bool) -> None:
         """What was given up within a branch that returned is done with; if it raised, the branch around it has to live
         with it."""
-        left = tuple(each for each in self.given_up if each.branch != branch)
+        left = tuple(each for each in self.given_up if each.branch != branch or each.lost in self._ends)
         if failed and (above := addresses_above(branch)):
-            moved = [each for each in self.given_up if each.branch == branch and not self._went_on(each)]
+            ended = [each for each in self.given_up if each.branch == branch and each.lost not in self._ends]
+            moved = [each for each in ended if not self._went_on(each)]
             left += tuple(each._replace(branch=above[-1][0], taken=len(self._taken)) for each in moved)
         self.given_up = left
 
@@ -462,6 +505,9 @@ class AttemptHistory:
         if error is not None:
             blame = _Blame(self._given, [*self._ended_by, ("", error)], self._left_open() if by_operator else None)
             addresses |= dict.fromkeys(blame.of(error, self._taken))
+        for end in self._ends.values():
+            if end.address in addresses or any(map(end.has, addresses)):
+                addresses |= dict.fromkeys((end.address, *end.again))
         addresses |= dict.fromkeys(each.address for each in self.given_up if each.lost in addresses)
         for race, losers in self._races:
             if race in addresses:

@@ -15,6 +15,7 @@ from ..errors import (
     ContextMisuse,
     DeadlineExceeded,
     InvalidInput,
+    MapFailed,
     NonDeterminismError,
     RecordedError,
     StepFailed,
@@ -416,9 +417,11 @@ def ending_record(error: BaseException) -> RecordedError | None:
 
 
 def carried_by(error: BaseException) -> list[BaseException]:
-    """The errors that one carries by itself: what it was raised from, or the members of a group."""
+    """The errors that one carries by itself: what it was raised from, the members of a group, or those of a map."""
     link = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    members: Sequence[BaseException] = ()
+    if isinstance(error, (BaseExceptionGroup, MapFailed)):
+        members = error.results.failed if isinstance(error, MapFailed) else error.exceptions
     return [*members, *(() if link is None else (link,))]
 
 
