@@ -416,13 +416,14 @@ async def test_a_lab_publishes() -> None:
     async def ship(data: Any) -> None:
         seen.append(data)
 
-    def once_refused(event: Event[Any]) -> Any:
-        refused.append(event.id)
-        return 1 / (len(refused) - 1) and event.data
+    def refused(event: Event[Any]) -> Any:
+        if not mended:
+            raise ValueError("not yet")
+        return event.data
 
-    refused = list[str]()
+    mended = list[bool]()
     app.on("paid", ship)
-    app.on("lost", ship, input=once_refused)
+    app.on("lost", ship, input=refused)
     read = reader(app, 2)
     async with Lab(app) as lab:
         run = await lab.start(read)
@@ -434,8 +435,9 @@ async def test_a_lab_publishes() -> None:
         assert [data for _, _, data in await run.result()] == [1, 2] == seen
         await lab.publish("lost", 3, id="g")
         assert (seen, (await lab.app.events(name="lost"))[0].to_start) == ([1, 2], ("ship",))
+        mended.append(True)
         await lab.advance(61)
-        assert (seen, refused) == ([1, 2, 3], ["g", "g"])
+        assert seen == [1, 2, 3]
 
 
 @pytest.mark.enough_on("sqlite")
