@@ -86,6 +86,7 @@ GOALS = (
     Goal("rows of remote steps served ÷ Node worker", 1, _over("remote", "served", "node_worker")),
     Goal("SQLite, 500 at once ÷ raw SQLite", 0.5, _over("sqlite", "c500", "raw_sqlite", "stepfast_sqlite")),
     Goal("SQLite, 500 at once ÷ DBOS on SQLite", 50, _over("sqlite", "c500", "dbos_sqlite", "stepfast_sqlite")),
+    Goal("MariaDB, 500 at once ÷ raw MariaDB", 0.5, _over("mariadb", "c500", "raw_mariadb", "stepfast_mariadb")),
     Goal("idle worker, transactions per second", 2, _plain("idle", "transactions"), at_least=False),
     Goal("idle worker, % of a core", 1, _plain("idle", "client"), at_least=False),
 )

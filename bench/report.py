@@ -21,7 +21,7 @@ from bench.runner import Outcome
 from bench.scenarios.base import Figure
 
 PACKAGES = ("stepfast", "dbos", "absurd-sdk", "pgqueuer", "procrastinate", "asyncpg")
-BASES = ("stepfast", "stepfast_sqlite")
+BASES = ("stepfast", "stepfast_sqlite", "stepfast_mariadb")
 PAIR_FIGURES = {
     "client": ("client CPU per workflow", "µs"),
     "server": ("server CPU per workflow", "µs"),

@@ -1,4 +1,4 @@
-"""Where the engines work: one private Postgres, every commit on the disk, and a folder for SQLite files."""
+"""Where the engines work: one private Postgres and one MariaDB, every commit on the disk, and a folder for SQLite."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.engines import ENGINES
+from tests.support.mariadb import PrivateMariaDb
 from tests.support.postgres import PrivatePostgres
 
 SETTINGS: dict[str, str | int] = {
@@ -28,12 +29,15 @@ class Servers:
         self._postgres = PrivatePostgres(fsync=True, settings=self._settings).start()
         self._folder = tempfile.TemporaryDirectory(prefix="stepfast-bench-")
         self._made = 0
+        self._mariadb: PrivateMariaDb | None = None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._postgres.stop()
+        if self._mariadb is not None:
+            self._mariadb.close()
         self._folder.cleanup()
 
     def version(self) -> str:
@@ -46,6 +50,10 @@ class Servers:
         name = f"bench_{self._made}"
         if ENGINES[engine].sqlite:
             return f"sqlite:///{Path(self._folder.name, name)}.db"
+        if ENGINES[engine].mariadb:
+            if self._mariadb is None:
+                self._mariadb = PrivateMariaDb(durable=True, log_commits=1, pool="512M").start()
+            return self._mariadb.create_database()
         return self._postgres.create_database(name)
 
     def discard(self, url: str) -> None:
@@ -53,5 +61,7 @@ class Servers:
         if url.startswith("sqlite"):
             for file in Path(self._folder.name).glob(Path(url).name + "*"):
                 file.unlink()
+        elif url.startswith("mysql") and self._mariadb is not None:
+            self._mariadb.drop_database(url)
         else:
             self._postgres.drop_database(url.rsplit("/", 1)[1])

@@ -17,6 +17,7 @@ class Entry:
     attribute: str
     package: str
     sqlite: bool = False
+    mariadb: bool = False
 
 
 ENGINES = {
@@ -34,6 +35,8 @@ ENGINES = {
     "stepfast_sqlite": Entry("Stepfast on SQLite", "stepfast_sqlite", "StepfastSqlite", "stepfast", True),
     "dbos_sqlite": Entry("DBOS on SQLite", "dbos_sqlite", "DbosSqlite", "dbos", True),
     "raw_sqlite": Entry("raw SQLite, coalesced", "raw_sqlite", "RawSqlite", "sqlite3", True),
+    "stepfast_mariadb": Entry("Stepfast on MariaDB", "stepfast_mariadb", "StepfastMariadb", "asyncmy", mariadb=True),
+    "raw_mariadb": Entry("raw MariaDB, coalesced", "raw_mariadb", "RawMariadb", "asyncmy", mariadb=True),
 }
 
 

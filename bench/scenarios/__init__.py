@@ -12,6 +12,7 @@ SCENARIOS = (
     "plain",
     "observed",
     "sqlite",
+    "mariadb",
     "alone",
     "latency",
     "starts",

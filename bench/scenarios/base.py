@@ -12,6 +12,7 @@ Figures = dict[str, float]
 POSTGRES_WORKFLOWS = ("stepfast", "dbos", "absurd", "raw_single", "raw_coalesced")
 POSTGRES_JOBS = ("stepfast", "dbos", "absurd", "pgqueuer", "procrastinate", "raw_coalesced")
 SQLITE_WORKFLOWS = ("stepfast_sqlite", "dbos_sqlite", "raw_sqlite")
+MARIADB_WORKFLOWS = ("stepfast_mariadb", "raw_mariadb")
 
 
 CPU = "CPU per run"

@@ -10,7 +10,18 @@ from stepfast import ChildRun, Context, ContextMisuse, NonRetryableError, RunCan
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, WAITS, MakeApp
 from tests.support.children import add_double, all_delivered
 from tests.support.crashing import crash_at, dying_worker, end_of, outcome_of
-from tests.support.engine import Calls, Gate, drained, eventually, failure, finished, outcome, replayed, worked
+from tests.support.engine import (
+    PATIENCE,
+    Calls,
+    Gate,
+    drained,
+    eventually,
+    failure,
+    finished,
+    outcome,
+    replayed,
+    worked,
+)
 from tests.support.waiting import reached, rows_of
 from tests.support.workflows import calling, task
 
@@ -321,7 +332,7 @@ async def test_a_parent_of_many_children_is_woken_a_few_times(app: Stepfast, way
         return sum(results)
 
     run = await app.start(parent, count)
-    assert await worked(app, run, concurrency=100) == sum(range(count))
+    assert await worked(app, run, 3 * PATIENCE, concurrency=100) == sum(range(count))
     assert await claims(app, run.id) <= 15
 
 

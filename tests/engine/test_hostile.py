@@ -205,22 +205,25 @@ async def workers(apps: list[Stepfast]) -> AsyncIterator[None]:
 
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_transaction_is_committed_once(apps: list[Stepfast], url: str) -> None:
-    postgres = url.startswith("postgres")
-
     async def write_async(connection: Any, number: int) -> int:
         await connection.execute("INSERT INTO ledger (number) VALUES ($1)", number)
+        return number
+
+    async def write_on_mariadb(connection: Any, number: int) -> int:
+        await connection.cursor().execute("INSERT INTO ledger (number) VALUES (%s)", (number,))
         return number
 
     def write(connection: Any, number: int) -> int:
         connection.execute("INSERT INTO ledger (number) VALUES (?)", (number,))
         return number
 
+    call = {"mysql": write_on_mariadb, "sqlite": write}.get(url.partition(":")[0], write_async)
     for app in apps:
 
         @app.workflow(name="writes")
         async def writes(ctx: Context, first: int) -> int:
             for number in range(first, first + 5):
-                await ctx.transaction("write", write_async if postgres else write, number)
+                await ctx.transaction("write", call, number)
                 await ctx.sleep(0.005)
             return first
 

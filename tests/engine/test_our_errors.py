@@ -88,7 +88,7 @@ async def test_in_a_transaction(error: BaseException, url: str) -> None:
         raise error
 
     async def write_async(connection: Any) -> None:
-        await connection.execute("SELECT 1")
+        await (connection if hasattr(connection, "execute") else connection.cursor()).execute("SELECT 1")
         write(connection)
 
     work = calling(

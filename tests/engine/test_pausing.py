@@ -445,6 +445,8 @@ async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, heard: str) -> 
         {"poll_interval": 60, "sweep_interval": 60, "lease": 180} if heard == "at once" else {"lease": 1}
     )
     app, operator = make_app(settings=Settings(**({"inline_wait": 3600, "poll_interval": 0.1} | polls))), make_app()
+    if heard == "at once" and app.url.kind == "mysql":
+        pytest.skip("MariaDB has no notifications")
     if heard == "by polling":
         for each in (app, operator):
             await deafen(each)

@@ -28,7 +28,7 @@ from stepfast.model.records import NewRun, RunShape
 from stepfast.starts import Bounds
 from tests.engine.conftest import ON_BOTH, MakeApp
 from tests.support.codecs import Salted
-from tests.support.databases import connected
+from tests.support.databases import in_transaction
 from tests.support.engine import PATIENCE, Calls, drained, finished
 from tests.support.workflows import task
 from tests.worker.spying import HeldReply, wrap
@@ -331,9 +331,8 @@ async def start_within(app: Stepfast, workflow: Any, value: Any) -> str:
         finally:
             connection.close()
         return run.id
-    async with connected(app.url.text) as connection:
-        async with connection.transaction():
-            return (await app.start(workflow, value, key="k-1", connection=connection)).id
+    async with in_transaction(app.url.text) as connection:
+        return (await app.start(workflow, value, key="k-1", connection=connection)).id
 
 
 async def test_with_a_codec_that_seals_anew_the_same_input_is_the_same(

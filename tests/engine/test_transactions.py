@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from stepfast import (
@@ -28,6 +27,7 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.both_kinds import KINDS, workflow_of
 from tests.support.crashing import crash_at, outcome_of
+from tests.support.databases import execute
 from tests.support.engine import (
     PATIENCE,
     Calls,
@@ -82,8 +82,8 @@ class Accounts:
         connection.execute("INSERT INTO accounts VALUES (?)", (name,))
         return self.written(name)
 
-    async def write_async(self, connection: asyncpg.Connection, name: str) -> str:
-        await connection.execute("INSERT INTO accounts VALUES ($1)", name)
+    async def write_async(self, connection: Any, name: str) -> str:
+        await execute(connection, "INSERT INTO accounts VALUES ($1)", name)
         return self.written(name)
 
     def written(self, name: str) -> str:
@@ -309,9 +309,9 @@ async def refusal(app: Stepfast, function: Callable[..., Any]) -> RunFailed:
 async def test_a_function_must_not_end_the_transaction(app: Stepfast, accounts: Accounts, end: str) -> None:
     """Rule 29: detected, and refused."""
 
-    async def function(connection: asyncpg.Connection) -> None:
-        await connection.execute("SELECT 1")
-        await connection.execute(end)
+    async def function(connection: Any) -> None:
+        await execute(connection, "SELECT 1")
+        await execute(connection, end)
 
     def plain(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO accounts VALUES ('a')")
@@ -384,8 +384,8 @@ async def test_a_transaction_that_takes_too_long_is_rolled_back(app: Stepfast, a
         time.sleep(0.2)
         connection.execute("INSERT INTO accounts VALUES ('later')")
 
-    async def asynchronous(connection: asyncpg.Connection) -> None:
-        await connection.execute("INSERT INTO accounts VALUES ('late')")
+    async def asynchronous(connection: Any) -> None:
+        await execute(connection, "INSERT INTO accounts VALUES ('late')")
         await asyncio.Event().wait()
 
     @app.workflow(max_attempts=1)
@@ -402,8 +402,8 @@ async def test_a_transaction_that_waits_does_not_stop_the_engine(app: Stepfast, 
     """Rule 29: a small pool of its own; steps of other runs are recorded meanwhile."""
     gate = Gate()
 
-    async def holds(connection: asyncpg.Connection) -> None:
-        await connection.execute("INSERT INTO accounts VALUES ('held')")
+    async def holds(connection: Any) -> None:
+        await execute(connection, "INSERT INTO accounts VALUES ('held')")
         await gate.passing()
 
     holding = calling(app, lambda ctx: ctx.transaction(holds), name="holding")

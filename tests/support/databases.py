@@ -294,3 +294,11 @@ async def in_transaction(url: str) -> AsyncIterator[Any]:
         return
     async with connected(url) as connection, connection.transaction():
         yield connection
+
+
+async def execute(connection: Any, sql: str, *values: Any) -> None:
+    """A statement on a connection of asyncpg's, or of asyncmy's; values are named as on Postgres."""
+    if hasattr(connection, "execute"):
+        await connection.execute(sql, *values)
+    else:
+        await connection.cursor().execute(re.sub(r"\$\d+", "%s", sql), values or None)

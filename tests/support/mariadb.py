@@ -40,10 +40,12 @@ class MariaDbUnavailable(Exception):
 
 class PrivateMariaDb:
     """A server of this test process's own. Nothing is kept when it is closed. Without ``durable`` a crash may cost it
-    the commits of the last second."""
+    the commits of the last second; with ``log_commits=1`` each commit reaches the disk, as it does for users."""
 
-    def __init__(self, durable: bool = False) -> None:
+    def __init__(self, durable: bool = False, log_commits: int | None = None, pool: str = "32M") -> None:
         self._durable = durable
+        self._log_commits = (2 if durable else 0) if log_commits is None else log_commits
+        self._pool = pool
         self._program = need(MARIADB)
         self._account = _unprivileged_account()
         self._folder = _temporary_folder(self._account, in_memory=not durable)
@@ -95,8 +97,9 @@ class PrivateMariaDb:
             # Where the guard, which was made for Postgres, looks for whom to end.
             f"--pid-file={folder}/data/postmaster.pid",
             "--max-allowed-packet=2M",
-            f"--innodb-flush-log-at-trx-commit={2 if self._durable else 0}",
-            "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M",
+            f"--innodb-flush-log-at-trx-commit={self._log_commits}",
+            f"--innodb-log-file-size={'8M' if self._pool == '32M' else '256M'}",
+            f"--innodb-buffer-pool-size={self._pool}",
         ]  # fmt: skip
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
