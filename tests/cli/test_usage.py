@@ -36,7 +36,7 @@ def test_a_database_that_does_not_exist(stepfast: Verbs, postgres_url: str) -> N
     "url",
     ["nonsense", "", "oracle://me:s3cret@host/db", "postgresql://me:s3cret@host:port/db",
      "postgresql://me:s3cr@t@host:99999/db", "postgresql://me@host:x/db?password=s3cret", "sqlite://host/file.db",
-     "postgresql://me@corp:s3cret@host/db", "postgresql://m e:12/s3cret@host/db", "mysql://me:s3cret@host/db",
+     "postgresql://me@corp:s3cret@host/db", "postgresql://m e:12/s3cret@host/db", "mysql://me:s3cret@host/db?x=1",
      "sqlite:///file.db?mode=ro"],
 )  # fmt: skip
 def test_a_url_that_cannot_be_used(stepfast: Verbs, url: str) -> None:

@@ -160,7 +160,7 @@ NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
     "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged", "schedules",
-    "queues", "queue_depths", "glance_sizes",
+    "queues", "queue_depths", "glance_sizes", "count_runs", "count_runs_tagged",
 }  # fmt: skip
 """What is asked once per process, or by people. A page of runs is a walk along the primary key as long as its filters
 let most rows through; where they do not, how much of the table it reads is a matter of its arguments, which a generic

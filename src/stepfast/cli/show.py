@@ -156,7 +156,7 @@ def _write_line(session: Session, line: LogLine, known: Mapping[str, int], least
                     "step": line.step})  # fmt: skip
         return
     step = "" if line.step is None else f" [{line.step}]"
-    shown = f"{line.at:%H:%M:%S.%f}"[:-3] + f" {line.level:<7} {line.logger}{step} {line.message}"
+    shown = f"{clock(line.at)} {line.level:<7} {line.logger}{step} {line.message}"
     print("\n".join(map(printable, shown.splitlines())), flush=True)
 
 

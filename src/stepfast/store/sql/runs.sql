@@ -280,7 +280,7 @@ WHERE id IN (SELECT w.id FROM {runs} w {index runs_worker} WHERE w.worker IS NOT
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :most;
 
--- name: runs_at_rest(workflow, status, queue, before uuid, reason, key, most, since, older)
+-- name: runs_at_rest(workflow text, status, queue text, before uuid, reason text, key text, most, since bigint, older bigint)
 -- The same, for a status in which runs stay. These are few beside the completed ones, so it is asked before the workflow.
 SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
