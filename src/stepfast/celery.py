@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from . import (
     ConfigurationError,
@@ -754,11 +754,15 @@ class Celery:
             raise AttributeError(f"this application has no {name}: {_ABSENT_OF_APP[name]}")
         raise AttributeError(f"'Celery' object has no attribute {name!r}")
 
-    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskKeywords]) -> Any:
+    @overload
+    def task(self, function: Callable[..., Any], /) -> Task: ...
+    @overload
+    def task(self, /, **options: Unpack[TaskKeywords]) -> Callable[[Callable[..., Any]], Task]: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a task: ``@app.task``, or ``@app.task(bind=True, max_retries=5)``."""
         if function is None:
-            return lambda function: self.task(function, **options)
-        return self._add(Task(function, options))
+            return lambda function: self._add(Task(function, cast(TaskKeywords, options)))
+        return self._add(Task(function, cast(TaskKeywords, options)))
 
     def _add(self, task: Task) -> Task:
         task._declare(self)
@@ -792,11 +796,18 @@ def _start(app: Celery, name: str, input: Any, options: dict[str, Any]) -> Async
     return AsyncResult(run.id, app)
 
 
-def shared_task(function: Callable[..., Any] | None = None, /, **options: Unpack[TaskKeywords]) -> Any:
+@overload
+def shared_task(function: Callable[..., Any], /) -> Task: ...
+@overload
+def shared_task(**options: Unpack[TaskKeywords]) -> Callable[[Callable[..., Any]], Task]: ...
+def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a task that belongs to every application, also to those that are made later."""
     if function is None:
-        return lambda function: shared_task(function, **options)
-    task = Task(function, options)
+        return lambda function: _share(Task(function, cast(TaskKeywords, options)))
+    return _share(Task(function, cast(TaskKeywords, options)))
+
+
+def _share(task: Task) -> Task:
     with _lock:
         _shared.append(task)
         apps = list(_apps)
