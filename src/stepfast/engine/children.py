@@ -124,7 +124,7 @@ class StartManyCall(DurableCall[list[ChildRun[O]]]):
         return await self._record_outcome(StepWith(self._entry(status.COMPLETED, output, format_=FORMAT), starts=runs))
 
     def _value(self, record: StepRecord) -> list[ChildRun[O]]:
-        """The children that were started, whatever the code would start now."""
+        """The children that were started, also if the code would start others now."""
         ids = read_json(record.output, list[str], [])
         children = [_Child(self._workflow, run_id) for run_id in ids]
         for child in children:

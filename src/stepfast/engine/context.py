@@ -554,7 +554,7 @@ class Context(ContextBase):
         return taken
 
     def signal(self, run_id: str, name: str, value: Any = None) -> SendCall:
-        """Send a signal to another run, exactly once whatever crashes. StepFailed if that run has ended, is missing, or
+        """Send a signal to another run, exactly once despite crashes. StepFailed if that run has ended, is missing, or
         waits for a value of another type."""
         return self._make_send(run_id, name, value, call_line(2))
 
@@ -686,7 +686,7 @@ class Context(ContextBase):
     @overload
     def start(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> StartCall[Any]: ...
     def start(self, workflow: Any, input: Any = None, **options: Any) -> StartCall[Any]:
-        """Start a child run, exactly once whatever crashes; ``await child.result()`` waits for it."""
+        """Start a child run, exactly once despite crashes; ``await child.result()`` waits for it."""
         return self._make_start(workflow, input, options, call_line(2))
 
     @overload

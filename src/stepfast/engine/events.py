@@ -202,7 +202,7 @@ class EventCall(DurableCall[Event[T]]):
 
     def _fits(self, row: EventRow) -> bool:
         """Whether the data is of the type that is waited for. If not, this wait passes the event over: it is a fact,
-        and nobody could send another instead."""
+        and no one could send another instead."""
         execution = self._execution
         try:
             execution.recorder.payloads.take_in(row.data, self._type, row.format, f"the data of event {self.name!r}")

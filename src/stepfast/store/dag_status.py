@@ -65,7 +65,7 @@ async def page(reader: Reader, filters: Filters, oldest_first: bool) -> list[Run
 
 
 async def count(reader: Reader, filters: Filters) -> int:
-    """How many runs are shown so, whatever page of them is asked for."""
+    """How many runs are shown so, on all pages together."""
     number = await reader.count(filters)
     if filters.status in _ELSEWISE:
         return number + await _count_by_steps(reader, filters, filters.status)

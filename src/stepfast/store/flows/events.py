@@ -17,7 +17,7 @@ from .starts import insert_runs
 MICROSECONDS = 1000
 """Numbers that belong to one millisecond."""
 LAST = 253402300799999 * MICROSECONDS
-"""No number is larger, whatever a row says of its time."""
+"""No number is larger, also if the time in a row is wrong."""
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 """An id before that of every run."""
 

@@ -1,6 +1,6 @@
 """Starts by name: a run that is the only live one of its name, or what becomes of a start that finds one there.
 
-The name is taken by inserting the run: an index over live runs refuses a second one, and one that waits for somebody's
+The name is taken by inserting the run: an index over live runs refuses a second one, and one that waits for another's
 commit sees it then.
 """
 
@@ -233,7 +233,7 @@ def handing_on(limit: int) -> Flow[list[str]]:
 def hand_on(run_id: str) -> Flow[Delivery]:
     """Give the name of a run that has ended to the first that waits for it, or to a run made of the first start whose
     signal it has not taken, unless another has it by now. The other signals go to the run that has the name. Nothing is
-    done where somebody holds a row: it is found again."""
+    done where a row is locked: it is found again."""
     locked = yield from lock_free([run_id])
     run, lanes = locked.runs.get(run_id), set[Lane]()
     if run is None or not run.ended:
@@ -277,7 +277,7 @@ class _Handed(NamedTuple):
 
 
 def _give_name(run_id: str, now: int) -> Flow[set[Lane] | None]:
-    """A run that waits for a name begins; where it is ready. None: somebody holds it."""
+    """A run that waits for a name begins; where it is ready. None: another run holds it."""
     run = (yield from lock_free([run_id])).runs.get(run_id)
     if run is None or run.ended:
         return None
