@@ -37,7 +37,7 @@ class AsCoroutine(Coroutine[Any, Any, T_co]):
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """Note that nobody will await this call."""
+        """Note that this call will not be awaited."""
         raise NotImplementedError
 
     def send(self, value: Any, /) -> Any:
@@ -81,7 +81,7 @@ class Race:
         self.winner: DurableCall[Any] | None = None
 
     def won_by(self, call: DurableCall[Any]) -> bool:
-        """Whether this call has won; it has if nobody had before, here and in the race around this one."""
+        """Whether this call has won; it has if no other had before, here and in the race around this one."""
         around = self._course.race
         if self.winner is None and (around is None or around.won_by(self._course)):
             self.winner = call
@@ -157,7 +157,7 @@ class DurableCall(AsCoroutine[T]):
         return self._record is not None and self._record.status in (status.COMPLETED, status.FAILED)
 
     def give_up(self) -> None:
-        """Nobody will await it: it lost a race."""
+        """It will not be awaited: it lost a race."""
         self._awaited = True
         self._execution.unawaited.discard(self)
 
@@ -198,8 +198,8 @@ class DurableCall(AsCoroutine[T]):
         raise NotImplementedError
 
     def _waits_since(self) -> float:
-        """When it began, on this process's clock: now, or when an earlier claim opened its record. A run that gave its
-        slot back meanwhile has waited all the same."""
+        """When it began, on this process's clock: now, or when an earlier claim opened its record. Time in which the
+        run was released counts."""
         record = self._record
         waited = 0 if record is None else max(0, self._execution.database_now() - record.started_at)
         return self._execution.clock.now() - waited / 1000
@@ -252,11 +252,11 @@ class DurableCall(AsCoroutine[T]):
         raise NotImplementedError
 
     def _has_won(self) -> bool:
-        """Before mail is taken: False, if this call is in a race that somebody else has won meanwhile."""
+        """Before a message is taken: False if another call has won the race of this one."""
         return self.race is None or self.race.won_by(self)
 
     async def _lost(self, mail: Mail | None) -> None:
-        """Somebody else was first: leave the mail for others, and wait to be stopped."""
+        """Another call was first: leave the message for others, and wait to be stopped."""
         if mail is not None:
             self._execution.inbox.give_back(mail)
         await asyncio.get_running_loop().create_future()
@@ -308,13 +308,13 @@ class DurableCall(AsCoroutine[T]):
         return self._entry(status.FAILED, None, error, arguments=arguments, format_=format_)
 
     def open_entry(self) -> StepDone | None:
-        """What is recorded of it when the run is released meanwhile; None if something is already."""
+        """What is recorded of it if the run is released while it waits; None if it has a record already."""
         if self._record is not None:
             return None
         return self._opening(self._plan())
 
     def _plan(self) -> str | None:
-        """What is to be known of it by whoever goes on with it, or looks at it."""
+        """What the next attempt, or an operator, has to know of it."""
         return None
 
     def _opening(self, plan: str | None) -> StepDone:
@@ -342,14 +342,14 @@ class DurableCall(AsCoroutine[T]):
         await self._record_to_the_end(self._entry(status.CANCELLED, None))
 
     async def _record_to_the_end(self, entry: StepDone) -> None:
-        """Also if whoever waits for it is cancelled once more."""
+        """Also if the task that waits for it is cancelled once more."""
         recording = asyncio.ensure_future(self._execution.record(entry))
-        recording.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen: nobody may be there
+        recording.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved: no task may wait
         await asyncio.shield(recording)
 
 
 def as_given_up(record: StepRecord, run_id: str, claim: int, seq: int, now: int) -> StepDone:
-    """The end of a call that was under way: nobody waits for it any more. It lasted until now."""
+    """The end of a call that was under way and is not awaited any more. It lasted until now."""
     return StepDone(
         run_id, claim, record.branch, record.position, seq, record.name, record.kind, status.CANCELLED, None, None,
         record.arguments, record.attempts, max(0, now - record.started_at), record.line, record.format,
@@ -422,6 +422,6 @@ class UnplacedCall(AsCoroutine[T_co]):
         return f"<{self.name} in run {self._execution.run_id}>"
 
     def give_up(self) -> None:
-        """Note that the call is awaited, or that nobody will await it: what it belongs to was stopped."""
+        """Note that the call is awaited, or will never be, because what it belongs to was stopped."""
         self._awaited = True
         self._execution.unawaited.discard(self)

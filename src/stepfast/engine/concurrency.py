@@ -356,7 +356,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             except NonDeterminismError:
                 if self._record is None:
                     raise
-                execution.diverged = execution.closed = None  # what lost is compared by nobody: it is not called again
+                execution.diverged = execution.closed = None  # what lost is not compared: it is not called again
             execution.replaying.beyond = beyond
 
     async def _go(self) -> tuple[str, Any]:
@@ -402,7 +402,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
 
     def _won_by_failing(self, error: BaseException) -> None:
         """A failure decides a race as any outcome does. But if it ends the attempt, the next one makes the failed
-        record anew, and with it what came of it: the race is run again."""
+        record again, and with it what came of it: the race is run again."""
         self._execution.was_given([error], self._cursor)
         found = ending_record(error)
         if found is not None:
@@ -442,7 +442,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             for task in tasks.values():
                 task.add_done_callback(seen)
-            if race.winner is None:  # the race around this one is lost: whoever won there stops us
+            if race.winner is None:  # the race around this one is lost: the winner there stops us
                 await asyncio.get_running_loop().create_future()
             first = race.winner
             await self._stop(task for call, task in tasks.items() if call is not first and not task.done())

@@ -259,7 +259,7 @@ class ContextBase:
         call = current_call.get()
         if call is not None and call._execution is self._execution and self._execution.closed is None:
             if call.kind == UNDO and what == "ctx.set":
-                return  # to set a value again is harmless, and nobody else can say that a step was undone
+                return  # setting a value again is harmless, and only this code can say that a step was undone
             refuse_in_step(what, self._execution)
         self._execution.check_caller(self._cursor)
 

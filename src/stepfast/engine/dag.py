@@ -85,8 +85,8 @@ class DagStepWorkflow(Workflow[Any, Any]):
         self.undo = code.undo
 
     def as_in(self, dag_step: DagStep) -> DagStepWorkflow | None:
-        """The code for a run whose graph has this step so. What is an approval there asks, on the terms of that graph,
-        whatever the code has under its name by now. None: the graph wants a function, and there is an approval."""
+        """The code for a run whose graph has this step so. What is an approval in the graph waits as the graph says,
+        even if the code has something else of its name by now. None: the graph has a function, the code an approval."""
         if dag_step.kind == APPROVAL:
             return self if dag_step == self.dag_step else approval_step(self.dag, dag_step, self.options.queue)
         return self if self.dag_step.kind == dag_step.kind else None
@@ -190,8 +190,8 @@ class Dag(Workflow[Any, dict[str, Any]]):
         timeout: Seconds | None = None,
         on_timeout: Literal["fail", "skip", "approve"] = "fail",
     ) -> None:
-        """Somebody says yes or no: the step waits for ``run.signal(name, value)``. The value is its output; False fails
-        it."""
+        """A person approves or refuses: the step waits for ``run.signal(name, value)``. The value is its output; False
+        fails it."""
         check_name(name, f"the name of an approval of dag {self.name!r}", self._settings.max_name)
         with self._naming(name):
             check_signal(name, self._settings.max_name)

@@ -34,15 +34,15 @@ class DagFailed(Exception):
 
 
 async def finish_dag(execution: Execution) -> dict[str, Any]:
-    """All steps of a dag run are settled: its result, or the error that ended it. A wish is heeded here and no sooner:
-    before its steps are known nobody knows what there is to undo."""
+    """Make the result of a dag run whose steps have all ended, or raise the error that ended it. A request of an
+    operator is applied here and no sooner: what there is to undo is known once its steps are read."""
     assert execution.view is not None
     dag_steps = await _steps_of(execution)
     claimed = execution.claimed
     if claimed.failing and claimed.reason == status.REASON_CANCELLED:
         execution.asked = status.ASK_CANCEL
     if not claimed.failing and execution.asked != status.ASK_CANCEL:
-        return result_of(execution, dag_steps)  # whatever becomes of it: what has come to its end is not undone
+        return result_of(execution, dag_steps)  # even if this fails: a dag that has come to its end is not undone
     execution.ledger.undo_recorded = bool(
         to_undo(execution.view.graph, dag_steps) or failed_within(execution, dag_steps)
     )

@@ -65,12 +65,12 @@ class Execution:
     at_work = 0
     """How many functions of steps are being executed, or their outcomes committed."""
     asked: str | None = None
-    """What an operator asks of the run; heeded between two steps."""
+    """What an operator requests of the run; applied between two steps."""
     successor: NewRun | None = None
     view: DagView | None = None
     """For a step of a dag run, or the run itself: what it sees of it."""
     replaying: Replaying | None = None
-    """Set if this is only to see what is recorded: whatever is not stops the branch that asks for it."""
+    """Set if this is only to see what is recorded: a call without a record stops its branch."""
     own_tasks: Tasks | None = None
     """The tasks that it has beside that of its handler, if it ever had any."""
     error_type: str | None = None
@@ -140,7 +140,7 @@ class Execution:
             )
 
     def close(self, why: BaseException) -> None:
-        """The run leaves: stop the handler, and refuse whatever it still says."""
+        """The run leaves: stop the handler, and refuse all its further calls."""
         if self.closed is None:
             self.closed = why
             if isinstance(self.main.owner, asyncio.Task):
@@ -150,7 +150,7 @@ class Execution:
             self.close_waits()
 
     def stop_branches(self) -> None:
-        """The code has come to its end in one of its branches: whatever the others do or wait for is given up."""
+        """The code has ended in one of its branches: stop the others, and what they wait for."""
         self.close_waits()
         self.tasks.cancel_other_branches()
 
@@ -275,8 +275,8 @@ class Execution:
         return bool(self._holds)
 
     def knows_task(self, cursor: Cursor) -> bool:
-        """Whether the task that executes here is one of the engine's, or the one that a branch belongs to; so that the
-        code of the branch is nowhere else meanwhile."""
+        """Whether the current task is one of the engine's, or the one that a branch belongs to; so that the code of the
+        branch is nowhere else at the same time."""
         task = asyncio.current_task()
         return task is cursor.owner or (self.own_tasks is not None and self.own_tasks.knows(task))
 
@@ -298,12 +298,12 @@ class Execution:
         return self.recorder.record(entry)
 
     def journal_note(self, entry: Entry) -> None:
-        """Put an entry in the journal that nobody waits for: it goes out with the next one."""
+        """Put an entry in the journal that is not waited for: it goes out with the next one."""
         if self.closed is None:
             self.recorder.note(entry)
 
     def note_record(self, entry: StepDone) -> None:
-        """Journal a record that nobody waits for. Whether and when it is stored is not known here, so that only the
+        """Journal a record that is not waited for. Whether and when it is stored is not known here, so that only the
         number of records is remembered of this run, and not the records themselves without this one."""
         self.ledger.keep_only_count()
         self.has_notes = True
@@ -359,13 +359,13 @@ class Execution:
         return now
 
     def stop_if_late(self) -> None:
-        """Stop whoever was to be stopped when an outcome was being recorded, before it does more."""
+        """Stop the task that was to be stopped while an outcome was being recorded, before it does more."""
         if self.own_tasks is not None:
             self.own_tasks.stop_if_late()
 
     def leave_open(self) -> None:
-        """The run is released: each call that is under way leaves an open record, if it has none. So whoever replays
-        the run, by whatever code, knows that it was called, and what may not be called in its place."""
+        """The run is released: each call that is under way leaves an open record, if it has none. So the attempt that
+        replays the run, by any code, knows that it was called, and what may not be called in its place."""
         if self.claimed.undoing:
             return
         entries = [entry for call in list(self.active) if (entry := call.open_entry()) is not None]

@@ -47,7 +47,7 @@ def shape_of(function: Callable[..., Any], check: Callable[[Any, Shape], None] |
             check(function, shape)
         try:
             _shapes[key] = shape
-        except TypeError:  # not weakly referable: asked anew each time
+        except TypeError:  # not weakly referable: computed again each time
             pass
         return shape
 
@@ -153,7 +153,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         signature = inspect.signature(function)
         try:
             _signatures[function] = signature
-        except TypeError:  # not weakly referable, or not hashable: asked anew each time
+        except TypeError:  # not weakly referable, or not hashable: computed again each time
             pass
         return signature
 
@@ -249,7 +249,7 @@ def code_version(function: Callable[..., Any]) -> str:
 
 
 _ANY_TEXT = "<string>"
-"""The file of whatever was made by ``exec``. Lines that Python finds under this name may be those of another text."""
+"""The file of code made by ``exec``. Lines that Python finds under this name may be those of another text."""
 
 
 def _told(part: Any) -> str:

@@ -340,7 +340,7 @@ class Holds:
         execution.diverge(error)
 
     def close(self) -> None:
-        """The run leaves: nobody waits any more."""
+        """The run leaves: release the calls that are held back."""
         for future in list(self._held):
             if not future.done():
                 future.cancel()
@@ -656,7 +656,7 @@ class Ledger:
             self.keep_only_count()
 
     def saw(self, branch: str, recorded_at: int) -> None:
-        """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
+        """The code sees a record: ``ctx.now()`` moves on, never back, in any order of reading parallel records."""
         if recorded_at > self.newest.get(branch, 0):
             self.newest[branch] = recorded_at
 

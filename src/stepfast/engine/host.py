@@ -45,14 +45,14 @@ class BlockingTry:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.abandoned = False
-        """Whether nobody waits for it any more."""
+        """Whether its outcome is not waited for any more."""
         self._function = function
         self._args = args
         self._kwargs = kwargs
         self._context: Context | None = copy_context()
 
     def __call__(self) -> Any:
-        """Call it in its thread; but not if it waited for its turn for so long that nobody waits for it any more."""
+        """Call it in its thread, unless its caller gave up before its turn came."""
         context, self._context = self._context, None  # which will know this try: only the collector could free both
         return None if self.abandoned or context is None else context.run(self._call)
 
@@ -78,7 +78,7 @@ def cancelled() -> bool:
 
 
 def wake(future: asyncio.Future[Any]) -> None:
-    """For an alarm: whoever waits for the future goes on."""
+    """For an alarm: end the wait for a future."""
     if not future.done():
         future.set_result(None)
 
@@ -141,7 +141,7 @@ class Tasks:
             self.performing.cancel()
 
     def cancel_other_branches(self) -> None:
-        """Whatever other branches do or wait for is given up."""
+        """Stop all other branches, and what they wait for."""
         for task in self._branches - {asyncio.current_task()}:
             task.cancel()
 
@@ -150,7 +150,7 @@ class Tasks:
         self._late.add(asyncio.current_task())
 
     def stop_if_late(self) -> None:
-        """Whoever was to be stopped when an outcome was being recorded is stopped here, before it does more."""
+        """Stop the task that was to be stopped while an outcome was being recorded, before it does more."""
         if self._late and (task := asyncio.current_task()) in self._late:
             self._late.discard(task)
             if task is not None and task.cancelling():
@@ -179,7 +179,7 @@ class Clock:
     now = staticmethod(time.monotonic)
     """Seconds by a clock that only goes on."""
     new_id = staticmethod(new_id)
-    """An id that nobody else has."""
+    """A unique id."""
 
     database_now: Callable[[], int] | None = None
     """What a database in memory takes for its time, in milliseconds since 1970; None: that of the machine."""
@@ -198,7 +198,7 @@ class Clock:
         return asyncio.get_running_loop().call_later(seconds, function, *args, context=Context())
 
     def task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task for the code of a run. It begins at a later turn of the event loop, whatever task factory that has."""
+        """A task for the code of a run. It begins at a later turn of the event loop, with any task factory."""
         return RunTask(work, loop=asyncio.get_running_loop())
 
     def task_from_thread(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -238,7 +238,7 @@ class Promise(Generic[T]):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._asyncio_future_blocking = False
-        """By this a task knows that it may wait for us, and that somebody does."""
+        """By this a task knows that it may wait for us, and that one does."""
         self._done = False
         self._error: BaseException | None = None
         self._waiter: Callable[[Any], object] | None = None
@@ -277,7 +277,7 @@ class Promise(Generic[T]):
         return self._error
 
     def cancel(self, msg: object = None) -> bool:
-        """Give it up: whoever waits for it is cancelled."""
+        """Give it up: cancel the task that waits for it."""
         if self._done:
             return False
         self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
@@ -310,7 +310,7 @@ class Promise(Generic[T]):
     # -- for those who keep it ---------------------------------------------------------------------------------
 
     def keep(self, value: T) -> None:
-        """Note what has come; whoever does so also wakes those who wait. A promise that was given up stays so."""
+        """Set the value and wake the tasks that wait. A promise that was given up stays so."""
         if not self._done:
             self._done, self._value = True, value
 
@@ -399,7 +399,7 @@ class StoreQueries:
         never()
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
-        """The ids of those of a run's remote steps that still come to something, and when they were sent anew."""
+        """The ids of those of a run's remote steps that can still end, and when they were sent again."""
         never()
 
     async def transact(
@@ -423,7 +423,7 @@ class Recorder:
 
     queries = StoreQueries()
     observers: Observers | None = None
-    """Who is told what happens to runs, if anybody is."""
+    """Who is notified of what happens to runs; None without observers."""
     run_logs: int | None = None
     """The least level of lines that are kept of what runs log; None: none are."""
     step_observers: Observers | None = None
@@ -445,7 +445,7 @@ class Recorder:
         never()
 
     def note(self, entry: Entry) -> None:
-        """Journal an entry that nobody waits for; safe to call from any thread. A replay notes nothing."""
+        """Journal an entry that is not waited for; safe to call from any thread. A replay notes nothing."""
 
     def run_in_thread(self, function: Callable[[], Any]) -> Awaitable[Any]:
         """Run a blocking call in a thread for steps, with the caller's context variables."""

@@ -121,8 +121,8 @@ class Kind:
 
     bounded = True
     """Whether its timeout and deadline bound an attempt."""
-    heeds_first = True
-    """Whether what was asked while nobody held the run is done before its code is called."""
+    applies_request_first = True
+    """Whether a request made while the run was not executed is applied before its code is called."""
     called_again_by: str | None = None
     """What calls the code once more that stands outside of its steps, if anything does."""
 
@@ -145,7 +145,7 @@ class Kind:
         return await undo_all(execution, ghost.undoable)
 
     def is_between_steps(self, execution: Execution) -> bool:
-        """Whether an operator's wish can be carried out now, without cutting off a piece of work."""
+        """Whether an operator's request can be applied now, without cutting off a piece of work."""
         return execution.at_work == 0
 
     def encode_result(self, execution: Execution, result: Any) -> str:
@@ -196,7 +196,7 @@ class DagStepKind(Kind):
         dag_step = view.graph.dag_steps[workflow.dag_step.name]
         execution.workflow = workflow = _code_for(execution, workflow, dag_step)
         context = self.context(execution)
-        begun = bool(execution.history.records)  # what has is not skipped any more, whatever its condition says now
+        begun = bool(execution.history.records)  # what has begun is not skipped, even if its condition says so now
         if dag_step.conditional and not begun and not await wanted(workflow.when, context):
             return SKIP
         return await call_code(execution, [context], in_thread)
@@ -218,7 +218,7 @@ class DagKind(Kind):
     """A dag run itself, which is claimed when all its steps are settled."""
 
     bounded = False
-    heeds_first = False  # before its steps are known nobody knows what there is to undo
+    applies_request_first = False  # what there is to undo is known once its steps are read
 
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """The result of a dag run, or the error that ended it."""
@@ -229,7 +229,7 @@ class DagKind(Kind):
         return await undo_dag_run(execution, cast(Dag, execution.workflow))
 
     def is_between_steps(self, execution: Execution) -> bool:
-        """A dag run heeds what is asked when it knows its steps."""
+        """A dag run applies requests when it knows its steps."""
         return False
 
     def encode_result(self, execution: Execution, result: Any) -> str:
@@ -281,7 +281,7 @@ def refuse_in_workflow(called: str, instead: str) -> None:
 
 def _code_for(execution: Execution, workflow: DagStepWorkflow, dag_step: DagStep) -> DagStepWorkflow:
     """The code that the graph of the run asks for. If the code has only an approval of that name now, the step is left
-    to workers that have its function: to ask somebody instead, or to fail, would be another graph."""
+    to workers that have its function: to wait for an approval instead, or to fail, would be another graph."""
     code = workflow.as_in(dag_step)
     if code is not None:
         return code

@@ -64,7 +64,7 @@ MOST: Final = 2_000
 """Characters: what observers send along is small. More of it is not sent."""
 
 UNTOLD: Final = nullcontext[Any]()
-"""Around what is sent where nobody observes."""
+"""Around what is sent where there are no observers."""
 
 
 def encoded(trace: Mapping[str, str]) -> str | None:
@@ -403,7 +403,7 @@ def check_observer(observer: object) -> Observer:
 
 
 def observers_of(given: Sequence[Observer], logger: logging.Logger, clock: Clock) -> Observers | None:
-    """The observers that are to be told; None if there are none, so that whoever tells has one thing to look at."""
+    """The observers to notify; None if there are none, so that callers have one thing to check."""
     return Observers(given, logger, clock) if given else None
 
 
@@ -473,7 +473,7 @@ class Observers:
         self._completed: Listeners[RunEnded] = _listeners(others, "ended")
         """Those that are told also where a worker gathers."""
         self._failed: dict[str, tuple[float, int]] = {}
-        """Of observers that raised: until when nothing is said of them, and how often they did meanwhile."""
+        """Of observers that raised: until when nothing is logged of them, and how often they raised in between."""
         self.started: Listeners[RunStarted] = _listeners(given, "started")
         self.sending: Listeners[Sending] = _listeners(given, "sending")
         self.sending_ended: Listeners[SendingEnded] = _listeners(given, "sending_ended")
@@ -506,7 +506,7 @@ class Observers:
                 listener(event)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
-            except BaseException as error:  # ends here: nothing is awaited, so nobody is cancelled in there
+            except BaseException as error:  # ends here: nothing is awaited, so no task is cancelled in there
                 self._complain(listener, event, error)
 
     def _complain(self, listener: Callable[[Any], None], event: object, error: BaseException) -> None:
@@ -534,7 +534,7 @@ class Observers:
 
     @property
     def of_steps(self) -> Observers | None:
-        """Itself, if somebody wants to hear of the calls of steps."""
+        """Itself, if an observer listens to the calls of steps."""
         return self if self.step_called or self.step_ended else None
 
     # -- steps -----------------------------------------------------------------------------------------------------

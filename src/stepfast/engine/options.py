@@ -146,7 +146,7 @@ class ChildKeywords(TypedDict, total=False):
     delay: Seconds | None
     at: datetime | None
     expires_in: Seconds | None
-    """The run fails if nobody has picked it up so long after it was due."""
+    """The run fails if no worker has picked it up so long after it was due."""
     deadline: Seconds | None
     max_attempts: int | None
     timeout: Seconds | None
@@ -214,7 +214,7 @@ class WorkerKeywords(TypedDict, total=False):
     lease: float | None
     """Seconds of silence after which it counts as dead."""
     poll_interval: float | None
-    """Seconds between two questions for work, where nobody wakes it."""
+    """Seconds between two queries for work that no notification causes."""
     shutdown_grace: float | None
     """Seconds that handlers have to come to their end when it stops."""
 

@@ -142,7 +142,7 @@ def failed(run: LeavingRun, error: str, reason: str, cause: BaseException | None
 
 
 def cancelled(run: LeavingRun) -> Transition:
-    """Somebody cancelled it: that is its end, or the beginning of its undoing."""
+    """The run was cancelled: that is its end, or the beginning of its undo."""
     undo, claimed = run.ledger.has_undos(), run.claimed
     error = None
     if not run.ledger.recorded:
@@ -224,8 +224,8 @@ def waits_for_graph(run: LeavingRun, due_at: int) -> Transition:
 
 
 def paused(run: LeavingRun) -> Transition:
-    """An operator holds it. With the count of wakes at the claim, whatever was seen since: a resume has taken the wish
-    back, and moved it on."""
+    """An operator pauses it. With the count of wakes at the claim, not with a later one: a resume has withdrawn the
+    request, and raised the count."""
     return Transition(run.run_id, run.claim, status.PAUSED, wakes=run.claimed.wakes, recorded=run.ledger.recorded)
 
 
@@ -264,7 +264,7 @@ def settle_caught(run: LeavingRun, outcome: str | None, move: Transition, graph:
 
 
 def settle(run: LeavingRun, move: Transition, graph: Graph | None) -> None:
-    """What the end of a step means to the others; and whether somebody has to hear of the end."""
+    """What the end of a step means to the others, and whether a parent has to be notified of the end."""
     claimed = run.claimed
     move.child = claimed.parent_id is not None
     move.named = claimed.named
@@ -336,7 +336,7 @@ def shown_error(text: str, format_: int, payloads: Payloads) -> dict[str, Any]:
 
 
 def _format_of(text: str, format_: int) -> int:
-    """Errors written by SQL are plain JSON whatever the codec."""
+    """Errors written by SQL are plain JSON with any codec."""
     return FORMAT if text.startswith("{") else format_
 
 
@@ -378,7 +378,7 @@ def step_failed(step: str, error: dict[str, Any], address: tuple[str, int]) -> S
 
 
 def explain(error: BaseException) -> None:
-    """A failed step that ended an attempt: whoever reads its traceback may have tried to catch the original."""
+    """A failed step that ended an attempt: its traceback may be read by one who tried to catch the original."""
     if isinstance(error, StepFailed) and not getattr(error, "__notes__", None):
         kind = error.error_type.rpartition(".")[2]
         error.add_note(

@@ -43,7 +43,7 @@ class Question(Generic[T]):
         return f"Question({self.name!r}, {self.id!r})"
 
     def answer(self, value: Any = None) -> AnswerCall:
-        """Answer it: ``await question.answer(total)``. Recorded, so that it is answered once, whatever crashes."""
+        """Answer it: ``await question.answer(total)``. Recorded, so that it is answered once, also after a crash."""
         return self.end_by("question.answer", ANSWERED, value, call_line(2))
 
     def refuse(self, why: str) -> AnswerCall:

@@ -99,8 +99,8 @@ class RemoteCall(DurableCall[T]):
     # -- going out ---------------------------------------------------------------------------------------------
 
     async def _sent(self) -> StepRecord:
-        """The record that it has begun. One that an earlier attempt has left may be of a step that was withdrawn
-        meanwhile, because the run had ended: then it goes out once more."""
+        """The record that it has begun. One of an earlier attempt may be of a step that was withdrawn since, as the run
+        had ended: then the step is sent once more."""
         record = self._record
         if record is None:
             self._record = record = await self._send(self._new_id())
@@ -108,8 +108,8 @@ class RemoteCall(DurableCall[T]):
             known, alive = msgspec.json.decode(record.output or "{}")["id"], await self._alive()
             if known not in alive:
                 return await self._send(known)
-            if (anew_at := alive[known]) is not None:
-                return msgspec.structs.replace(record, completed_at=anew_at)  # its timeout counts from there
+            if (sent_again_at := alive[known]) is not None:
+                return msgspec.structs.replace(record, completed_at=sent_again_at)  # its timeout counts from there
         return record
 
     def _new_id(self) -> str:

@@ -190,7 +190,7 @@ class SignalCall(DurableCall[T]):
         return None
 
     def _plan(self) -> str:
-        """How long it waits, and for what: so that whoever sends something else can be told at once."""
+        """How long it waits, and for what: so that a sender of something else is refused at once."""
         plan: dict[str, Any] = {} if self._timeout_ms is None else {"for": self._timeout_ms}
         schema = json_schema(self._type)
         if schema is not None and len(schema) <= LARGEST_SCHEMA:
@@ -200,8 +200,8 @@ class SignalCall(DurableCall[T]):
     # -- values of another type ---------------------------------------------------------------------------------------
 
     def _misfit(self, mail: Mail) -> str | None:
-        """What is wrong with a value. It is not taken: the signal stays in the mailbox, and the run goes on waiting,
-        for whoever sent it may send the right one. To end the run would be a high price for a slip of the hand."""
+        """What is wrong with a value. It is not taken: the signal stays in the mailbox and the run keeps waiting, since
+        the sender may send the right one. Ending the run would be a high price for a slip of the hand."""
         what = f"the value of {self._kind} {self.name!r}"
         return problem_with(mail, self._type, self._execution.recorder.payloads, what)
 
@@ -211,7 +211,7 @@ class SignalCall(DurableCall[T]):
         self._tell(problem)
 
     def _tell(self, problem: str) -> None:
-        """In the log, and to whoever looks at the run; where the value does not fit, but nothing of it."""
+        """Report a value that does not fit, in the log and in the run's activity; the value itself is not shown."""
         execution = self._execution
         where = _WHERE.search(problem)
         said = f"a signal {self.name!r} came whose value does not fit the type that is waited for"

@@ -314,8 +314,8 @@ class StepCall(DurableCall[T]):
         return value
 
     def _compare_arguments(self, recorded: str) -> None:
-        """Arguments that are not what they were come of something that is not recorded. It is only told: the step is
-        not called again, and whoever changed its code may mean it."""
+        """Other arguments than those recorded come of something that is not recorded. They are only reported: the step
+        is not called again, and the change of the code may be meant."""
         now, replaying = self._encoded_arguments(), self._execution.replaying
         if replaying is not None and now is not None and not same_arguments(now, recorded):
             replaying.other_arguments += (f"{self.kind} {self.name!r} (at {self.line})",)
@@ -475,7 +475,7 @@ class StepCall(DurableCall[T]):
         raise StepTimeout(f"step {self.name!r} took longer than its timeout of {timeout:g} s")
 
     def note_progress(self, detail: str | None, data: str | None, since_ms: int) -> None:
-        """Say what the step is doing; nobody waits for it."""
+        """Note the progress of the step; the entry is not waited for."""
         execution = self._execution
         execution.recorder.note(
             StepRunning(
@@ -606,7 +606,7 @@ def is_awaitable(result: Any) -> bool:
 
 async def _no_exit(call: Callable[[], Awaitable[Any]], step: StepCall[Any]) -> Any:
     """SystemExit or KeyboardInterrupt in a task of its own would end the event loop. The function is called here, so
-    that a task that ends before it begins leaves no coroutine behind. The step is passed for whoever looks at the stack
+    that a task that ends before it begins leaves no coroutine behind. The step is passed for readers of the stack
     of a blocked loop."""
     try:
         return await call()

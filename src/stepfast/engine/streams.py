@@ -197,7 +197,7 @@ class Stream:
 
 
 class WorkflowStream(Stream):
-    """A stream as the code of a workflow sends to it: each item once, whatever is replayed."""
+    """A stream as the code of a workflow sends to it: each item once, also in replays."""
 
     __slots__ = ("_cursor",)
 

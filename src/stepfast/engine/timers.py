@@ -166,7 +166,7 @@ class UntilCall(StepCall[T]):
         return await super()._before_first_try()
 
     async def _wait_as_before(self) -> None:
-        """The run was claimed again, for whatever reason: if not for this check, the check waits on."""
+        """The run was claimed again: if not for this check, the check waits on."""
         execution = self._execution
         kept = await execution.recorder.queries.value(execution.run_id, self._key)
         if kept is None:

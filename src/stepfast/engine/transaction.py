@@ -62,10 +62,10 @@ class TransactionCall(StepCall[T]):
             return record
 
     async def _decided(self) -> StepRecord | None:
-        """What is on record after all, however often whoever waits for it is cancelled; None if the database refuses to
+        """What is on record in the end, however often the waiting task is cancelled; None if the database refuses to
         record that it was given up."""
         execution, deciding = self._execution, asyncio.ensure_future(self._decide())
-        deciding.add_done_callback(seen)  # nobody may be there
+        deciding.add_done_callback(seen)  # no task may wait for it
         while not deciding.done() and execution.closed is None:
             try:
                 await asyncio.wait((deciding,))

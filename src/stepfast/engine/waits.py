@@ -24,11 +24,11 @@ _AT_ONCE = 256
 _AHEAD = 16
 """Signals of a name that are read ahead of those who wait for them."""
 _MOST_NAMES = 20
-"""Names that are looked for, beside those that somebody wants."""
+"""Names that are queried in addition to those that are waited for."""
 
 
 class RunMailbox:
-    """Mail goes to whoever asked for it first; what nobody has asked for yet is kept."""
+    """Each message goes to the first waiter that requested it; the others are kept."""
 
     def __init__(self, wakes: int, ends: int) -> None:
         self.wakes = wakes
@@ -41,7 +41,7 @@ class RunMailbox:
         self.recalled = False
         """Whether the ends of children and callbacks that are on record are in here."""
         self.alive: asyncio.Future[dict[str, int | None]] | None = None
-        """Remote steps that still come to something, once somebody has asked."""
+        """Remote steps that can still end, once a call has requested them."""
         self._seen: set[str] = set()
         self._there: set[str] = set()
         """What was brought and may still lie in the mailbox: it need not be brought again."""
@@ -56,8 +56,8 @@ class RunMailbox:
         self._watchers: set[asyncio.Future[None]] = set()
 
     def want(self, kind: str, key: str) -> None:
-        """From now on looks ask for this: surely until it is wanted no more, and for a while after. Of names that
-        nobody wants the oldest are forgotten."""
+        """From now on queries include this: as long as it is wanted, and for a while after. Of names that are not
+        wanted the oldest are forgotten."""
         if kind in status.MAIL_ENDS:
             return
         self._wanted[key] += 1
@@ -82,7 +82,7 @@ class RunMailbox:
         return self.looked_at is not None if kind in status.MAIL_ENDS else self._names.get(key, False)
 
     def look(self, run_id: str) -> Look:
-        """What the next look is to bring: for whoever wants it, and some more."""
+        """What the next query is to bring: for all waiters, and some more."""
         return Look(run_id, {name: self._wanted[name] + _AHEAD for name in self._names}, tuple(self._there))
 
     def put(self, box: Mailbox, look: Look | None = None, most_bytes: int = sys.maxsize) -> None:
@@ -150,15 +150,15 @@ class RunMailbox:
         self._seen.discard(mail_id)
 
     def share(self, mail: Mail) -> None:
-        """The end of a child is there for everybody who asks for it, now and later."""
+        """The end of a child goes to every waiter that requests it, now and later."""
         for waiter in self._waiters.pop((mail.kind, mail.id), ()):
             if not waiter.done():
                 waiter.set_result(mail)
         self._ends[mail.id] = mail
 
     def give_back(self, mail: Mail) -> None:
-        """Mail that was taken was not recorded after all; it is the next to be taken, by whoever has begun to wait for
-        it meanwhile."""
+        """A message that was taken was not recorded after all; it is the next to be taken, by a waiter that has begun
+        to wait for it since."""
         if self.hand_over(mail):
             return
         if mail.kind in status.MAIL_ENDS:
@@ -295,7 +295,7 @@ class Wait(NamedTuple):
     group: object | None
     """Waits for children, or remote steps, that all have to end before the code goes on are of one group."""
     leaving: Callable[[], None] | None = None
-    """Called when the run is released meanwhile, to journal what the next claim has to know."""
+    """Called when the run is released while it waits, to journal what the next claim has to know."""
     by_end: bool = False
     """Whether it is the end of something, a child or a remote step: these are counted."""
 
@@ -326,7 +326,7 @@ class Waits:
         await self._timed(future, Wait(due_at, what, False, None))
 
     async def until_woken(self, due_at: int, what: str, leaving: Callable[[], None]) -> None:
-        """Wait for a time, or for whatever wakes the run before."""
+        """Wait for a time, or for anything that wakes the run before."""
         self.reader.watch()
         await self._timed(self._execution.inbox.watch(), Wait(due_at, what, False, None, leaving))
 
@@ -374,7 +374,7 @@ class Waits:
             return await self._timed(waiter, wait)
         except BaseException:
             if waiter.done() and not waiter.cancelled() and (mail := waiter.result()) is not None:
-                self._execution.inbox.give_back(mail)  # it came, but whoever waited for it has just been cancelled
+                self._execution.inbox.give_back(mail)  # it came, but the waiter has just been cancelled
             raise
 
     async def signals_at_hand(self, name: str, most: int, fits: Callable[[Mail], bool]) -> list[Mail]:

@@ -177,7 +177,7 @@ OVER = AttemptEnded("the attempt is over")
 
 
 class Leaving:
-    """Whoever has come to an end of a run, by its handler or apart from it, ends it here."""
+    """Ends a run: for its handler, or apart from it."""
 
     def __init__(self, context: WorkerContext, journal: Journal, dag_cache: DagCache, slots: Slots) -> None:
         self._context = context
@@ -199,7 +199,7 @@ class Leaving:
 
     async def _commit(self, execution: Execution, move: Transition) -> None:
         """Journal the entry, unless that is done, and wait for its commit. Code that the handler left behind may cancel
-        the task of the handler meanwhile; then another task waits."""
+        the task of the handler in between; then another task waits."""
         try:
             if execution.parting is None:
                 if execution.claimed.dag_step is not None:
@@ -275,7 +275,7 @@ class Leaving:
         return held and not self._journal.is_doubted(execution.run_id, execution)
 
     def lost(self, execution: Execution) -> None:
-        """The run is not ours any more. What it has done may still be written, if nobody else has it."""
+        """The run was lost. What it has done may still be written if no other worker has claimed it."""
         execution.lose()
         if self._journal.has(execution.run_id, execution.claim):
             self._journal.left[execution.run_id] = execution
@@ -358,7 +358,7 @@ class Attempts:
         except Exception as bug:
             await self.end_by_bug(execution, bug)
 
-    # -- load, heed, perform -----------------------------------------------------------------------------------
+    # -- load, apply requests, perform -------------------------------------------------------------------------
 
     async def _perform(self, execution: Execution) -> Any:
         """What the code returns; or, for a run that is being undone, which undos failed."""
@@ -370,7 +370,7 @@ class Attempts:
             execution.asked = execution.asked or claimed.asked
         if claimed.undoing:
             return await kind.undo(execution, self._threads.submit)
-        if execution.asked is not None and kind.heeds_first and not execution.must_record_first():
+        if execution.asked is not None and kind.applies_request_first and not execution.must_record_first():
             execution.leave_as_requested()
             raise execution.closed or OVER
         try:
@@ -380,8 +380,8 @@ class Attempts:
                 execution.own_streams.journal()
 
     async def _load(self, execution: Execution) -> None:
-        """The rest of a long history, and what a step sees of its dag run. Without its graph it gives its slot back, so
-        that it can be cancelled meanwhile."""
+        """Load the rest of a long history, and what a step sees of its dag run. Without its graph it gives its slot
+        back, so that it can be cancelled while it waits."""
         claimed = execution.claimed
         if not claimed.complete:
             claimed.records = await self._queries.history(claimed)
@@ -498,7 +498,7 @@ class Attempts:
             outcomes.settle_caught(execution, move.reason, move, execution.graph)
 
     async def _closed(self, execution: Execution) -> None:
-        """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
+        """Discard what a handler returns or raises after its context was closed; act upon a divergence."""
         if self._leaving.is_ending(execution):
             return  # its time was up, and it is ended apart from its handler
         error = execution.diverged
@@ -513,8 +513,8 @@ class Attempts:
             await self.fail(execution, error, status.REASON_NON_DETERMINISM)
 
     async def end_by_bug(self, execution: Execution, bug: Exception) -> None:
-        """The engine itself could not end the attempt. Nobody waits for ever because of that: the run ends and says
-        so."""
+        """The engine itself could not end the attempt. So that the run does not stay open for ever, it ends with an
+        error that says so."""
         told = "run %s: an internal error of Stepfast; please report it"
         self._logger.error(told, execution.run_id, exc_info=bug, extra=ids_of(execution))
         if execution.stage is Stage.LEAVING:
@@ -551,7 +551,7 @@ def _check_row(execution: Execution) -> None:
 
 
 def _check_view(execution: Execution, view: DagView) -> None:
-    """Refuse a step that the graph of its dag run does not have, and an input that nobody can read."""
+    """Refuse a step that the graph of its dag run does not have, and an input that cannot be decoded."""
     step, dag_id = execution.claimed.dag_step, execution.claimed.dag_id
     if view.graph.dag_steps and step is not None and step not in view.graph.dag_steps:
         _stand_alone(execution)
