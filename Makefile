@@ -32,7 +32,7 @@ ENGINE_TESTS := tests/store tests/engine/test_start.py tests/engine/test_steps.p
 
 # The files and folders in which retired words are refused.
 WORDS := docs $(wildcard *.md) $(wildcard src/stepfast/*.py) src/stepfast_pytest \
-	$(addprefix src/stepfast/,cli console diagrams engine model monitoring remote telemetry testing)
+	$(addprefix src/stepfast/,cli console diagrams engine model monitoring remote telemetry testing worker)
 
 # Tests start hundreds of processes: what one has compiled, the next should find, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Questions:
-    """Numbers claims, whoever asks them."""
+    """Numbers the claim queries of both claimers."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -46,8 +46,8 @@ MARK_SLACK = 2_000_000
 """Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
 
 _MOST_LANES = 1000
-"""Lanes that wake-ups alone can make a claim look into: what one forged of names that nobody uses could add to it. The
-sweeper finds those that do have something, however many they are."""
+"""Queue keys that wake-ups alone can make a claim query: notifications with forged names of unused queues could add as
+many. The sweeper finds all that have something."""
 
 _UNTIL_HEARD = 0.1
 """Seconds between two looks at whether a heartbeat has come through."""
@@ -57,7 +57,7 @@ _MISSES = 2
 
 
 class Claimer:
-    """Claims in a loop; rung by whoever knows that there is work or room."""
+    """Claims in a loop; rung when there is work or room."""
 
     def __init__(self, context: WorkerContext, runtime: WorkerRuntime) -> None:
         self._context = context
@@ -120,8 +120,8 @@ class Claimer:
         self.found(lanes)
 
     def time_is(self, now_ms: int) -> None:
-        """The database's time. A mark ahead of it is of no use: the clock has stepped back, and whatever is made ready
-        from now on would stand before the mark and go unseen."""
+        """The database's time. A mark ahead of it is of no use: the clock has stepped back, and runs that become ready
+        from now on would come before the mark and go unseen."""
         for lane in [lane for lane, mark in self._marks.items() if mark > now_ms * 1000]:
             del self._marks[lane]
             for waiting in (self._active, self._rung):
@@ -279,8 +279,8 @@ class Sharing:
 _SHORTEST_WAIT = 0.005
 """Seconds between two claims that a rate is awaited by: a high rate gives several at once."""
 _SEEN = 30.0
-"""Seconds for which a lane is taken to have nothing without a key where it had nothing: what was started in somebody's
-long transaction may stand there later."""
+"""Seconds for which a queue key is taken to have nothing without a key where it had nothing: what was started in a
+long transaction of a caller may appear there later."""
 _DENIED = 0.02
 """Seconds until slots are asked for again when the usual claims have them."""
 
@@ -311,7 +311,7 @@ class _Known:
 
 
 class LimitedClaimer:
-    """Claims in a loop; rung by whoever knows that there is work or room."""
+    """Claims in a loop; rung when there is work or room."""
 
     def __init__(self, context: WorkerContext, claimer: Claimer, runtime: WorkerRuntime) -> None:
         self._context, self._clock, self._me = context, context.clock, context.me

@@ -24,7 +24,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 _NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/time")
 """Which processes are counted together, and by which clock their beginnings are told."""
 _GONE = "ZX"
-"""States of a process that has ended, though nobody has asked how yet."""
+"""States of a process that has ended, though its parent has not collected its exit code yet."""
 
 
 def this_process() -> str | None:
@@ -51,7 +51,7 @@ def _is_gone(process: str | None, machine: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it is somebody else's, and lives
+        pass  # it belongs to another user, and lives
     seen = _seen(pid)
     return seen is not None and (seen[1] != began or (seen[0] in _GONE and not _has_threads(pid)))
 
@@ -167,7 +167,7 @@ class WorkerContext:
     logger: logging.Logger
     me: Identity
     observers: Observers | None = None
-    """Who is told what happens to runs, if anybody is."""
+    """Who is notified of what happens to runs; None without observers."""
     send_signal: Callable[[Mail], Awaitable[None]] = never_sent
     """Sends a signal of a run to another."""
     run_logs: int | None = None

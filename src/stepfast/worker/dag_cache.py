@@ -62,7 +62,7 @@ class DagCache:
         seen = await asyncio.shield(self._look(claimed.dag_id or claimed.id))
         try:
             input_ = self._context.payloads.plain(seen.input, seen.format, "the input")
-        except Exception as error:  # also whatever the application's codec raises
+        except Exception as error:  # any, for the application's codec raises what it likes
             return DagView(graph, None, seen.outputs, error)
         return DagView(graph, input_, seen.outputs)
 
@@ -110,7 +110,7 @@ class DagCache:
         return future
 
     async def _go_round(self) -> None:
-        await asyncio.sleep(0)  # whoever asks in the same turn goes along
+        await asyncio.sleep(0)  # requests of the same turn are answered by the same query
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
             try:
@@ -128,8 +128,8 @@ class DagCache:
             self._forget()
 
     async def _news_of(self, dag_ids: Collection[str]) -> dict[str, DagOutputs]:
-        """What was completed in these dag runs beside what is known of them. If that is forgotten meanwhile, the answer
-        is not the whole of it any more, and everything is asked for."""
+        """What was completed in these dag runs since what is known of them. If that is forgotten while the query is
+        under way, the answer is incomplete, and everything is requested."""
         known: OrderedDict[str, Seen] | None = None
 
         def ask() -> Awaitable[dict[str, DagOutputs]]:
@@ -155,7 +155,7 @@ class DagCache:
             size -= oldest.size
 
     async def close(self) -> None:
-        """Stop asking: nobody waits for a graph any more."""
+        """Stop asking: no graph is waited for any more."""
         tasks: list[asyncio.Task[Any]] = [*self._dag_cache.values()]
         if self._round is not None:
             tasks.append(self._round)

@@ -211,7 +211,7 @@ class TimeLimits:
         self._slots = slots
         self._loop = asyncio.get_running_loop()
         self.late: set[asyncio.Task[Any]] = set()
-        """Handlers that are nobody's any more, and the ends that are made apart from them."""
+        """Handlers without a run, and the ends that are made apart from them."""
 
     def begin(self, execution: Execution) -> None:
         """An attempt begins. Undos have no limit; nor has a dag run whose steps are all settled."""
@@ -251,7 +251,7 @@ class TimeLimits:
         self._slots.give_back(execution)  # from here on its handler has no say, and is not waited for
         execution.close(AttemptEnded(str(error)))
         if execution.task is not None:
-            self._keep(execution.task)  # it may go on for as long as it likes, and is nobody's any more
+            self._keep(execution.task)  # it may run for as long as it likes: its run is not ours any more
         self._keep(self._loop.create_task(self._end(execution, end(execution, error, reason))))
 
     async def _end(self, execution: Execution, ending: Coroutine[Any, Any, None]) -> None:
@@ -362,7 +362,7 @@ class WorkerHost(Recorder):
         self.may_linger = slots.may_linger  # type: ignore[method-assign]
 
     def note(self, entry: Entry) -> None:
-        """Journal an entry nobody waits for, from any thread. Progress is written beside the journal."""
+        """Journal an entry that is not waited for, from any thread. Progress is written beside the journal."""
         note = self._progress.note if isinstance(entry, StepRunning) else self._journal.note
         if threading.get_ident() == self.loop_thread:
             note(entry)  # type: ignore[arg-type]
@@ -377,7 +377,7 @@ class WorkerHost(Recorder):
 
 
 class Executor:
-    """Brings runs into the slots of one worker, and takes them out when somebody else says so."""
+    """Brings runs into the slots of one worker, and takes them out on request."""
 
     def __init__(
         self,
@@ -412,7 +412,7 @@ class Executor:
         for claimed in runs:
             known = self.running.get(claimed.id)
             if known is not None:
-                known.lose()  # claimed anew: whatever we held of it is not ours any more
+                known.lose()  # claimed again: what we held of it is not ours any more
                 self.slots.leave(known)
             if claimed.claim > 1:
                 self._remember(claimed)
@@ -456,7 +456,7 @@ class Executor:
         if execution is None or execution.claimed.undoing:
             return
         execution.asked = what
-        known = execution.claimed.complete  # without its whole history nobody knows what there is to undo
+        known = execution.claimed.complete  # what there is to undo is known from its whole history only
         between = kind_of(execution.workflow).is_between_steps(execution)
         if execution.closed is None and between and known and not execution.must_record_first():
             execution.leave_as_requested()

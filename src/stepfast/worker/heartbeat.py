@@ -58,12 +58,12 @@ class LoopWatch:
 
     @property
     def every(self) -> float:
-        """Seconds between two looks; 0: nobody wants to know."""
+        """Seconds between two checks; 0: there are none."""
         return min(1.0, self._after / 3)
 
     def examine(self) -> None:
         """In the thread: send a word, or see how long the last one has been lying there."""
-        now, sent = self._clock.now(), self._sent  # read once: the loop may take the word meanwhile
+        now, sent = self._clock.now(), self._sent  # read once: the loop may take the word in between
         if sent is None:
             self._sent = now
             self._loop.call_soon_threadsafe(self._taken)
@@ -93,7 +93,7 @@ class LoopWatch:
         who = "" if site.run is None else f" by run {site.run} ({site.workflow})"
         step = "" if site.step is None else f", step {site.step!r}"
         self._logger.warning(
-            "the event loop has been blocked for %.1f s%s%s, at %s. Nothing else of this process moves meanwhile: "
+            "the event loop has been blocked for %.1f s%s%s, at %s. Nothing else of this process moves until then: "
             "await something that does not block, or block in a plain def step, which runs in a thread",
             seconds, who, step, site.line, extra=ids,
         )  # fmt: skip
@@ -217,7 +217,7 @@ class Heartbeat:
                 self._tell(self._runtime.heartbeat_broke, error)
 
     def _beat_until_stopped(self) -> None:
-        # A connection may be dead without anybody having been told. One beat is lost on it; within the lease there
+        # A connection may be dead without an error having been raised. One beat is lost on it; within the lease there
         # must be time for others, over a new one.
         pulse = self._store.pulse(max(0.2, (self._lease - self._interval) / 3))
         try:
@@ -231,7 +231,7 @@ class Heartbeat:
             pulse.close()
 
     def _wait(self, seconds: float) -> bool:
-        """Until it is time for the next beat, or somebody hurries us; with an eye on the event loop."""
+        """Until it is time for the next beat, or one is requested at once; watch the event loop while waiting."""
         watch, until = self._watch, self._clock.now() + seconds
         if watch is None:
             return self._hurried.wait(seconds)

@@ -1,8 +1,8 @@
 """The journal: group commit. All runs of a worker share it.
 
-Whatever is waiting when the last commit returns goes out as the next transaction. There is no timer: a lonely entry
+All that is waiting when the last commit returns goes out as the next transaction. There is no timer: a single entry
 leaves at once, and under load one commit carries hundreds. A step returns to its caller only after the commit
-that holds it.
+that contains it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class UnverifiedWrites:
 
 class Receipt(Promise[int]):
     """Comes when an entry is committed, with the database's time. It cannot be cancelled: an entry that is in the
-    journal will be decided by the commit, not by somebody's timeout."""
+    journal is decided by the commit, not by a timeout of a task that waits."""
 
     __slots__ = ()
 
@@ -89,10 +89,10 @@ class Receipt(Promise[int]):
 Item = tuple[Entry, Receipt | None]
 
 _PATIENT_ROUNDS = 3
-"""So many flushes in a row may meet the row of a run locked by somebody before the run is set aside for a while."""
+"""So many flushes in a row may meet a locked row before its run is set aside for a while."""
 _ASIDE, _LONGEST_ASIDE = 0.02, 0.5
-"""Seconds for which it is, the first time and at most. Somebody may hold the row for hours; each flush that meets it is
-an error in the server's log, and those that ride along are written at a second try."""
+"""Seconds for which it is, the first time and at most. A transaction may hold the row for hours; each flush that meets
+it is an error in the server's log, and the other entries of the flush are written at a second try."""
 
 _HALF_FROM = 50
 """Crowds below this go in one batch: two would cost more than they overlap."""
@@ -145,7 +145,7 @@ class Journal:
         return receipt
 
     def note(self, entry: Entry) -> None:
-        """Put an entry in that nobody waits for."""
+        """Put in an entry that is not waited for."""
         if self._over:
             return  # a handler that ends after its worker
         self._waiting.append((entry, None))
@@ -191,7 +191,7 @@ class Journal:
         self._bell.set()
 
     def give_up(self) -> None:
-        """Stop riding out an outage: whatever is still waiting is lost to this worker (not to the run)."""
+        """Stop riding out an outage: all that is still waiting is lost to this worker (not to the run)."""
         self._giving_up = True
 
     # -- the flusher -------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Journal:
             self._aside.get(item[0].run_id, self._waiting).append(item)
 
     def _set_aside(self, busy: set[str]) -> None:
-        """Somebody holds these rows. One that is held for long is asked for less and less often; the others
+        """Other transactions hold these rows. One that is held for long is tried less and less often; the others
         are not kept waiting by it."""
         for run_id in busy:
             met = self._met_locked[run_id] = self._met_locked.get(run_id, 0) + 1
@@ -395,7 +395,7 @@ class Journal:
             _refuse(item)
 
     def _abandon(self) -> None:
-        """The flusher ends: nobody may wait for it any more."""
+        """The flusher ends: all that is waited for is ended."""
         self._over = True
         self.disown()
         for item in self._under_way:  # of a batch that was being halved only the part at hand was put back

@@ -1,6 +1,6 @@
 """The switchboard: who wants to be woken in this process, and what to tell other processes.
 
-Outgoing notifications are coalesced: whatever came up while the last one was sent goes out as the next, in a
+Outgoing notifications are coalesced: all that came up while the last one was sent goes out as the next, in a
 transaction of its own, after the data was committed. None of it is required: polling alone is correct.
 """
 
@@ -45,7 +45,7 @@ class Switchboard:
         self._ear: asyncio.Task[None] | None = None
         self._over = False
         self.outcomes: Callable[[Sequence[Transition]], None] | None = None
-        """Told how runs of this process ended, so that nobody here needs to ask the database."""
+        """Called with the ends of runs of this process, so that waiting callers here need not query the database."""
 
     def subscribe(self, listener: Listener) -> None:
         """Tell a listener of every wake-up from now on."""

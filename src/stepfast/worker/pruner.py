@@ -21,7 +21,7 @@ IDLE: Final = 0.2
 MOST: Final = 0.4
 """The part that it takes at most, however far it is behind."""
 OF_OPERATORS: Final = 0.5
-"""The part that an operator's prune takes: somebody waits for it to end."""
+"""The part that an operator's prune takes: a person waits for it to end."""
 AHEAD: Final = 1.25
 """How much more than what comes is to be removed while something is behind."""
 PERIOD: Final = 30.0
@@ -71,7 +71,7 @@ class RemovalPace:
         self._may_be_late = may_be_late
         """How many seconds later than they are due runs may go."""
         self.busy = True
-        """Whether anybody executes runs, as it was last seen."""
+        """Whether any worker executes runs, as it was last seen."""
         self._share = CALM
         self._before: Progress | None = None
 
@@ -116,7 +116,7 @@ class Looked(NamedTuple):
 
     page: EndedPage
     free: list[Ended]
-    """Those that nobody needs any more."""
+    """Those that are not needed any more."""
     after: str | None
     """From where the next look goes on; None: there is nothing more."""
 
@@ -141,7 +141,7 @@ class Remover:
         archive: Archive | None = None,
         pace: RemovalPace | None = None,
     ) -> None:
-        """``pace``: that of workers, which leave it to whoever is at it already; None: that of an operator."""
+        """``pace``: that of workers, of which one prunes at a time; None: that of an operator."""
         self._store = store
         self._keep = keep
         self._clock = clock
@@ -169,7 +169,7 @@ class Remover:
         return Looked(page, free, page.last if page.seen == window else None)
 
     async def remove(self, runs: Sequence[Ended]) -> int | None:
-        """How many went: of these, and of those that were kept only for their sake. None: somebody else is at it."""
+        """How many went: of these, and of those that were kept only for their sake. None: another process prunes."""
         runs = [run for run in runs if run.id not in self.refused] if self.refused else runs
         if not runs:
             return 0
@@ -206,7 +206,7 @@ class Remover:
         if gone is None or gone.runs or self._pace is None:
             return gone
         missing = await self._store.missing([run.id for run in portion])
-        return None if len(missing) == len(portion) else gone  # whoever rests between two portions holds no lock
+        return None if len(missing) == len(portion) else gone  # no lock is held while resting between two portions
 
     async def _resting(self, question: Awaitable[T]) -> T:
         """Ask something, and rest after the answer."""

@@ -70,7 +70,7 @@ class _Watched:
 
 
 class _Awaited:
-    """What the function gave to be awaited; where nobody can await it, it is closed."""
+    """What the function gave to be awaited; where it cannot be awaited, it is closed."""
 
     def __init__(self, work: Awaitable[Any], watching: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._work = work
@@ -81,7 +81,7 @@ class _Awaited:
             return (yield from self._work.__await__())
 
     def close(self) -> None:
-        """Close a coroutine that nobody will await."""
+        """Close a coroutine that will not be awaited."""
         if inspect.iscoroutine(self._work):
             self._work.close()
 
@@ -195,8 +195,8 @@ class StoreQueries(EngineErrands):
         return self._transport.way
 
     async def find_way(self) -> DispatchRoute:
-        """Ask for it, patiently: no run has to pay for tables, or for a right, that somebody has yet to give. Only that
-        there is no transport at all ends the run."""
+        """Query it until there is an answer: no run has to fail for tables, or for a right, that an operator has yet to
+        create. Only the lack of any transport ends the run."""
         if not self._transport.exists:
             return await self._transport.find_way()
         found: DispatchRoute = await self._patiently(self._transport.find_way)
@@ -216,7 +216,7 @@ class StoreQueries(EngineErrands):
         timeout: float | None,
     ) -> StepRecord:
         """Ridden out: after a lost reply the record tells whether the commit came through. What the function raises is
-        its own, whatever it raises: an error of another application's database, too."""
+        its own: any exception, also an error of another application's database."""
         theirs = _Watched(call, record)
         arguments = (execution.run_id, execution.claim, address, theirs.call, theirs.record, timeout)
 
@@ -287,7 +287,7 @@ class MailboxPoller:
         if known is not None:
             if known[0] is reader:
                 return known[1]
-            known[1].cancel()  # of an earlier claim of the run, which has left: nobody will answer it
+            known[1].cancel()  # of an earlier claim of the run, which has left: it will not be answered
         answer: FutureAnswer = asyncio.get_running_loop().create_future()
         self._wanted[reader.run_id] = (reader, answer)
         if self._round is None or self._round.done():
@@ -301,7 +301,7 @@ class MailboxPoller:
             reader.hear()
 
     def told(self) -> None:
-        """Somebody says that there is something new, for some run or other."""
+        """There is something new in the mailbox of some run."""
         self._news = self._context.clock.now()
         self.look_again()
 
@@ -314,7 +314,7 @@ class MailboxPoller:
                 self._watched.pop(reader, None)
 
     async def _go_round(self) -> None:
-        await asyncio.sleep(0)  # whoever asks in the same turn goes along
+        await asyncio.sleep(0)  # requests of the same turn are answered by the same query
         while self._wanted:
             self._under_way = wanted = list(self._wanted.values())
             self._wanted = {}
@@ -331,7 +331,7 @@ class MailboxPoller:
                     self._fail(error, [answer])
 
     def _bring(self, found: MailAnswer, reader: MailboxReader, answer: FutureAnswer) -> None:
-        """Hand over what was found, before anybody who waits for it goes on."""
+        """Hand over what was found, before a task that waits for it continues."""
         reader.take_in(found)
         if not answer.done():
             answer.set_result(found)
@@ -342,7 +342,7 @@ class MailboxPoller:
         for answer in answers:
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # seen: not everybody waits for it
+                answer.exception()  # retrieved: some are not waited for
 
     async def close(self) -> None:
         """Stop asking. No run waits for mail any more; what has asked for one is told that no answer comes."""

@@ -89,7 +89,7 @@ class Reaper:
         return moved
 
     async def bury(self, dead: list[str]) -> bool:
-        """Give back what workers of this machine held whose processes are gone: nobody has to wait for their leases,
+        """Give back what workers of this machine held whose processes are gone, without waiting for their leases,
         nor for a lease of our own beats, because no outage can look like that."""
         self._context.logger.warning("workers whose processes on this machine are gone: %s", ", ".join(dead))
         await self._ask(lambda: self._context.store.expire(dead))

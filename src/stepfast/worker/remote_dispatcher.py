@@ -90,7 +90,7 @@ class TransportHandle:
         self._transport: Transport | None = None
         """The one that was made, once it is open."""
         self.way: DispatchRoute | None = None
-        """How remote steps go out, once somebody has asked."""
+        """How remote steps go out, once it was queried."""
 
     @property
     def exists(self) -> bool:
@@ -111,7 +111,7 @@ class TransportHandle:
         return self._way_of(self._given())
 
     async def open(self) -> DispatchRoute:
-        """Open it, once, whoever asks. Its tables are made unless it was told not to."""
+        """Open it, once for all callers. Its tables are created unless the settings exclude it."""
         if self._transport is not None:
             return self._way_of(self._transport)
         transport = self._given()
@@ -139,10 +139,10 @@ class TransportHandle:
         return self.way
 
     def _opened(self, opening: asyncio.Future[DispatchRoute]) -> None:
-        """Whoever comes after a failure begins anew."""
+        """The next caller after a failure begins again."""
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # there may be nobody who waits for it any more
+            opening.exception()  # retrieved: it may not be waited for any more
 
     async def close(self) -> None:
         """Close what was opened."""
@@ -168,7 +168,7 @@ _LATE_ROUNDS = 3
 
 
 class RemoteDispatcher:
-    """Serves all remote steps of the namespace that go over this worker's transport, whoever sent them."""
+    """Serves all remote steps of the namespace that go over this worker's transport, from all senders."""
 
     def __init__(self, context: WorkerContext, transport: TransportHandle, runtime: WorkerRuntime) -> None:
         self._context = context
@@ -189,7 +189,7 @@ class RemoteDispatcher:
         self._sweep_ms = int(context.settings.sweep_interval * 1000)
         self._spans = self._sweep_ms, int(max(context.settings.sweep_interval, context.settings.lease) * 1000)
         """Milliseconds after which a task is looked for, and for which one may be on its way to another database:
-        whoever sends it may be slow, but is dead after a lease."""
+        its sender may be slow, but is dead after a lease."""
         self._late_rounds = 0
         self.stopped = False
         """The worker stops: no further round."""
@@ -200,7 +200,7 @@ class RemoteDispatcher:
             self._needed.set()
 
     def hurry(self) -> None:
-        """Remote steps were just sent, or are to be: somebody may be quick."""
+        """Remote steps were just sent, or are to be: their results may come quickly."""
         self._pace = self._settings.min_poll_interval
         self._needed.set()
         self._bell.set()
@@ -212,7 +212,7 @@ class RemoteDispatcher:
                 await self._rest()
                 self._needed.clear()
                 await self._work()
-            except Exception as error:  # whatever the transport raises, which may be the application's own
+            except Exception as error:  # any, for the transport may be the application's own
                 if self.stopped:
                     raise
                 known = isinstance(error, StepfastError)
@@ -261,8 +261,8 @@ class RemoteDispatcher:
             pass
 
     async def round(self) -> tuple[int, bool]:
-        """Once around: what nobody waits for any more, which need not be sent; what is due, what has come. How much was
-        moved, and whether any step still waits."""
+        """Once around: withdraw what is not waited for any more, send what is due, bring what has come. Return how much
+        was moved, and whether any step still waits."""
         moved, now = 0, self._clock.now()
         if now >= self._withdraw_at:
             moved += await self._withdraw()
@@ -275,8 +275,8 @@ class RemoteDispatcher:
         return moved + brought, waiting
 
     async def drained(self) -> bool:
-        """For whoever works until nothing is runnable: send what is due, and bring what has come; whether there was
-        anything."""
+        """For a worker that stops when nothing is runnable: send what is due, and bring what has come; whether there
+        was anything."""
         if not self._transport.exists:
             return False
         await self._ask(self._transport.open)
@@ -297,7 +297,7 @@ class RemoteDispatcher:
 
     async def _send_due(self) -> Due:
         """What is due. What of it goes over another database is sent even if the worker stops just now: its rows say
-        already that it was, and it would lie there until somebody misses it."""
+        already that it was, and it would stay there until its loss is noticed."""
         found, way = [Due()], self._way
 
         async def send() -> None:
@@ -377,7 +377,7 @@ class RemoteDispatcher:
             after = keys[-1]
 
     async def _judge(self, results: Sequence[Result]) -> None:
-        """Record what they mean; then, if they are not in the same database, remove them: whoever comes in between
+        """Record what they mean; then, if they are not in the same database, remove them: a reader in between
         finds the steps over."""
         joined, transport, random = self._way.joined, self._transport.transport, self._clock.random
         try:
@@ -428,9 +428,9 @@ class RemoteDispatcher:
         return moved
 
     async def _tidy(self) -> bool:
-        """What a step that is over has left behind, because a worker was late or died between two commits, is nobody's
-        any more. Of steps that are not ours nothing is touched. Looks at one page, so that results need not wait while
-        there is much; whether it was the last."""
+        """Remove what a step that is over has left behind, because a worker was late or died between two commits. Of
+        steps that are not ours nothing is touched. Queries one page, so that results need not wait while there is much;
+        return whether it was the last."""
         transport = self._transport.transport
         page = await self._ask(lambda: transport.leftovers(self._tidied, _PAGE))
         keys = [key for step_id in page if (key := key_of(step_id)) is not None]
@@ -452,8 +452,8 @@ class RemoteDispatcher:
 
 
 def backoff_pause(pace: float, looked: float, moved: bool, longest: float) -> float:
-    """Seconds until the next round, after a look that took so long: with many steps waiting, looking must not be all
-    that a database does. But whatever held the last one up, an outage say, results do not lie about for long."""
+    """Seconds until the next round, after a round that took so long: with many steps waiting, polling must not be all
+    that a database does. But after a delay, by an outage say, results are not left unread for long."""
     return max(pace, min(looked if moved else looked * _SHARE, longest))
 
 

@@ -86,13 +86,13 @@ class Scheduler:
             return Shot(row, row.timetable(), await self._planning.plan(row))
         except DatabaseUnavailable:
             raise
-        except Exception as error:  # whatever somebody has written into the row, or into the definitions
+        except Exception as error:  # of any content of the row, or of the definitions
             await self._fail(row, error)
             return None
 
     async def _fire(self, shots: list[Shot]) -> bool:
-        """Whether something was decided. What cannot be started, because the database refuses it or somebody has
-        written nonsense into a row, is looked for one by one: it must not keep the others."""
+        """Whether something was decided. What cannot be started, because the database refuses it or because of nonsense
+        in a row, is looked for one by one: it must not keep the others."""
         if not shots:
             return False
         store, settings = self._context.store, self._context.settings

@@ -86,8 +86,8 @@ def _signals(in_loop: Callable[[], None], at_once: Callable[[], None] | None) ->
 
 
 class _Ear:
-    """Hears signals for all workers of one event loop: each of them is to stop. Whatever handled them before does so
-    again when the last worker has left."""
+    """Hears signals for all workers of one event loop: each of them is to stop. The handlers of before are put back
+    when the last worker has left."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -139,17 +139,17 @@ def _is_of_a_loop(handler: Any) -> bool:
 
 
 _LAST_WORD = 1.0
-"""Seconds for a task that was cancelled to come to its end; then nobody waits for it any more."""
+"""Seconds for a task that was cancelled to come to its end; then it is not waited for any more."""
 _TIMES = 3
-"""How often work is begun that is cancelled by somebody who cancels every task there is."""
+"""How often work is begun that is cancelled by code that cancels every task there is."""
 
 _left_behind: set[asyncio.Task[Any]] = set()
-"""Tasks that nobody waits for any more: without a reference they could vanish in the middle of what they do."""
+"""Tasks that are not waited for any more: without a reference they could vanish in the middle of what they do."""
 
 
 async def to_the_end(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do it, however often the caller is cancelled meanwhile; a cancellation comes through afterwards. The work must be
-    safe to repeat: it is begun anew if it was cancelled itself."""
+    """Do it, however often the caller is cancelled while it lasts; a cancellation comes through afterwards. The work
+    must be safe to repeat: it is begun again if it was cancelled itself."""
     cancelled, task = False, asyncio.create_task(work())
     for _ in range(_TIMES):
         while not task.done():

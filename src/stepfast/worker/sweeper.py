@@ -74,7 +74,7 @@ class Sweeper:
         self._slow_before = False
         self._wait = context.settings.min_poll_interval
         self._stuck = False
-        """Whether something is due, or to be delivered, that could not be moved: somebody holds its row."""
+        """Whether something is due, or to be delivered, that could not be moved because its row is locked."""
         self.ticks = 0
         self.stopped = False
         """The worker stops: no further tick."""
@@ -145,8 +145,8 @@ class Sweeper:
 
     async def _timed_tick(self, lanes: bool) -> Tick:
         """Under a long snapshot elsewhere, entries of runs that were claimed cannot be removed from the index of ready
-        runs, and have to be walked past. Wake-ups tell of new ones meanwhile; looking for others must take no more than
-        its share."""
+        runs, and have to be walked past. Wake-ups tell of new ones in between; looking for others must take only its
+        share."""
         began = self._clock.now()
         tick = await self._store.tick(self._me.id, self._names, lanes, self._me.queues, self._me.schedules)
         took = self._clock.now() - began
@@ -227,7 +227,7 @@ class Sweeper:
         if tick.schedule_ms is not None:
             soonest = (
                 self._settings.min_poll_interval if tick.schedule_ms <= 0 else 0.001
-            )  # somebody may have it in hand
+            )  # another process may have it in hand
             longest = min(longest, max(tick.schedule_ms / 1000, 0.0) + soonest)
         until = self._clock.now() + longest
         while await self._rung(until - self._clock.now()) and self._only_mail and not self.stopped:

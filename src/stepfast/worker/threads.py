@@ -16,7 +16,7 @@ from ..engine.host import Clock, Promise, wake_all
 _KEEP_IDLE = 10.0
 """Seconds an idle thread waits for more work."""
 _WATCH = 0.002
-"""Seconds after which somebody looks whether the backlog has moved."""
+"""Seconds after which it is checked whether the backlog has moved."""
 _QUICK = 0.00025
 """Seconds that a call may take on average while few threads do them all. Blocking calls take longer."""
 _STAY_WIDE = 1.0
@@ -50,9 +50,9 @@ class Threads:
         self._count = 0
         self._closed = False
         self._taken = 0
-        """Calls taken out of the backlog since somebody last looked."""
+        """Calls taken out of the backlog since the last check."""
         self._watching: asyncio.TimerHandle | None = None
-        self._nobodys = Context()
+        self._no_context = Context()
         """Watching belongs to no run: even a cancelled timer keeps its context, and with it the run that called."""
         self._counted_since = 0.0
         self._stalled = 0
@@ -110,7 +110,7 @@ class Threads:
 
     def _watch_on(self, loop: asyncio.AbstractEventLoop) -> None:
         self._taken, self._counted_since = 0, monotonic()
-        self._watching = loop.call_later(_WATCH, self._see_to_backlog, loop, context=self._nobodys)
+        self._watching = loop.call_later(_WATCH, self._see_to_backlog, loop, context=self._no_context)
 
     def _see_to_backlog(self, loop: asyncio.AbstractEventLoop) -> None:
         """If calls wait because others block, each gets a thread."""
@@ -143,7 +143,7 @@ class Threads:
             self._spawn()
 
     def _hand_back(self) -> None:
-        """Let those go on who wait for what is done by now; what they call meanwhile is handed back later."""
+        """Wake the tasks that wait for what is done by now; what they call then is handed back later."""
         assert self._loop is not None
         self._handing_back = False
         wake_all(self._loop, iter([_fulfilled(*self._done.popleft()) for _ in range(len(self._done))]))
@@ -155,8 +155,8 @@ class Threads:
             pass
 
     def _is_woken(self) -> bool:
-        """Wait for the bell; whether to go on. Whoever is no longer counted as idle has been rung for, and has to hear
-        it: a ring that is left over would wake somebody who is not counted as awake."""
+        """Wait for the bell; whether to go on. A thread that is no longer counted as idle has been rung for, and has to
+        hear it: a ring that is left over would wake a thread that is not counted as awake."""
         try:
             return self._bell.get(timeout=_KEEP_IDLE)
         except queue.Empty:
@@ -182,7 +182,7 @@ class Threads:
             began = monotonic()
             try:
                 done: Done = (promise, function(), None)
-            except BaseException as caught:  # ends here: handed to whoever waits for the thread
+            except BaseException as caught:  # ends here: handed to the task that waits for the thread
                 done = (promise, None, caught)
             if began < self._wide_until:
                 self._notice(monotonic() - began)
@@ -207,7 +207,7 @@ class Threads:
         try:
             self._loop.call_soon_threadsafe(self._hand_back)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed: no task waits any more
 
 
 def _fulfilled(promise: Promise[Any], result: Any, error: BaseException | None) -> Promise[Any]:

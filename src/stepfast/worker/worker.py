@@ -109,7 +109,7 @@ class WorkerRuntime:
         self.chores: set[asyncio.Task[Any]] = set()
         """What is done once, beside the duties."""
         self.stopping = False
-        """The worker stops: nothing is claimed any more, and nobody is taken for dead."""
+        """The worker stops: it claims nothing any more, and takes no worker for dead."""
         self.unverified = UnverifiedWrites(context.clock, self._held)
         self.journal = Journal(context, self.unverified, self)
         self.mailbox_poller = MailboxPoller(context)
@@ -212,14 +212,14 @@ class WorkerRuntime:
         else:
             self._sharing.took(runs[0].limited)
             self.executor.accept(runs)
-            self._heed_breaks(runs, asked_at)
+            self._check_breaks(runs, asked_at)
 
     def slots_freed(self) -> None:
         """There is room for more runs."""
         self.claimer.slots_freed()
         self.limited.slots_freed()
 
-    def _heed_breaks(self, runs: list[Claimed], asked_at: float) -> None:
+    def _check_breaks(self, runs: list[Claimed], asked_at: float) -> None:
         """Runs that were just claimed are known from the database itself: nothing of them is in doubt, unless a
         connection broke while they were claimed."""
         if self.unverified.open:
@@ -235,7 +235,7 @@ class WorkerRuntime:
 
     def may_reap(self) -> bool:
         """Only after a whole lease of one's own unbroken heartbeats: after an outage the first to come back must not
-        take everybody else for dead."""
+        take all other workers for dead."""
         return not self.stopping and self.heartbeat.unbroken >= self._context.settings.lease
 
     def gates_are(self, tick: Tick) -> None:
@@ -250,7 +250,7 @@ class WorkerRuntime:
         self._switchboard.ready(lanes)
 
     def ended(self) -> None:
-        """Runs have ended: whoever waits for them is told."""
+        """Runs have ended: notify those that wait for them."""
         self._switchboard.ended()
 
     def mail_came(self) -> None:
@@ -291,7 +291,7 @@ class WorkerRuntime:
     # -- what the journal tells ------------------------------------------------------------------------------------
 
     def flushed(self, moves: list[Transition]) -> None:
-        """Transitions are committed: whoever waits for these runs may look, and what was given back is ready again."""
+        """Transitions are committed: notify those that wait for these runs, and claim what was given back."""
         if not moves:
             return
         self.limited.left(moves)
@@ -345,7 +345,7 @@ class WorkerRuntime:
         if answer.vanished:
             self.vanished((run_id, lost[run_id]) for run_id in answer.vanished)
         if lost:
-            # Perhaps not lost at all: their end was written before, and only the reply was lost. Then somebody may be
+            # Perhaps not lost at all: their end was written before, and only the reply was lost. Then a caller may be
             # waiting for it, or a retry may be due sooner than the next tick.
             self._switchboard.ended()
             self.sweeper.tick_now()
@@ -442,7 +442,7 @@ class WorkerRuntime:
         if self._me.id != me:
             return  # declared dead once more: the next id is registered by itself
         self._me.registered = True
-        # Nobody may have been there for its schedules meanwhile.
+        # It may have been the only worker with its schedules.
         await self._context.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
         if self._me.id != me:
             return
@@ -504,8 +504,8 @@ class Worker:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """Leave. If a duty broke, that is what comes out of the block, whatever the body raised; unless somebody else
-        has cancelled the body, which must hear of it."""
+        """Leave. If a duty broke, that is what comes out of the block, whether or not the body raised; unless the body
+        was cancelled from outside, and must be told."""
         body, self._body = self._body, None
         ours = body if self._body_ended and body is asyncio.current_task() else None
         if ours is not None:
@@ -594,7 +594,7 @@ class Worker:
     async def _clean_up(self) -> None:
         """Leave no beat, no task, no run and no row behind; each with a bound, because the database may be away. What
         cannot be given back now is reaped after the lease. Safe to repeat."""
-        self.duties.heartbeat.tell_to_stop()  # first: whatever comes next, nobody must take us for alive any more
+        self.duties.heartbeat.tell_to_stop()  # first: from here on we must not be taken for alive any more
         self.duties.unsubscribe()
         interpreter.restore(self)
         await self._end_claim()  # a claim that is cut off may still be carried out, for a worker that has left by then
@@ -649,7 +649,7 @@ class Worker:
         return len(self.duties.executor.running)
 
     def vitals(self) -> Vitals:
-        """How it is doing, as far as it knows itself. May be asked from any thread; asks nobody else."""
+        """How it is doing, as far as it knows itself. May be called from any thread; queries nothing."""
         heartbeat = self.duties.heartbeat
         return Vitals(
             self.id, self.at_work and not self.duties.claimer.paused, self.duties.stopping, self.broken.is_set(),
@@ -666,7 +666,7 @@ class Worker:
         self._hurried.set()
 
     async def _sign_off(self) -> None:
-        """Take our row away; whatever still names us is made ready again with it."""
+        """Remove our row; all that still names us is made ready again with it."""
         if not await self._bounded(self._store.unregister(self.id), _SIGN_OFF, "signing off"):
             told = "worker %s could not take itself off the list of workers; others do so after its lease"
             self._logger.warning(told, self.id)
@@ -703,7 +703,7 @@ class Worker:
 
     def _break(self, duty: str, error: BaseException) -> None:
         """A duty broke: the worker is of no use without it. It leaves at once, so that others get its runs, and ends
-        the block that it serves, so that somebody hears of it."""
+        the block that it serves, so that its caller gets the error."""
         if self.duties.stopping:
             return
         self._logger.critical("%s broke", duty, exc_info=error)
@@ -714,7 +714,7 @@ class Worker:
             self._body_ended = self._body.cancel()
 
     def breakage(self) -> WorkerBroken:
-        """What to raise where somebody relies on this worker."""
+        """The error for callers that rely on this worker."""
         duty, error = self._cause or ("a duty", None)
         broken = WorkerBroken(self.id, duty, "" if error is None else sentence(error))
         broken.__cause__ = error
