@@ -56,14 +56,16 @@ class PrivateMariaDb:
         """What the databases with tables looked like when these were new."""
         self._thread = ThreadPoolExecutor(1)
         self.port = _free_port()
-        data = self._folder / "data"
-        data.mkdir()
-        if self._account:
-            os.chown(data, self._account.pw_uid, self._account.pw_gid)
+        for name in ("data", "tmp"):
+            (self._folder / name).mkdir()
+            if self._account:
+                os.chown(self._folder / name, self._account.pw_uid, self._account.pw_gid)
         self._guard = _start_guard(self._folder)
 
     def start(self) -> Self:
         """Start it, or start it again on the same data."""
+        if self.running:
+            return self
         fresh = not any((self._folder / "data").iterdir())
         self._launch()
         if fresh and self._durable:
@@ -94,6 +96,8 @@ class PrivateMariaDb:
         return [
             "--no-defaults", "--skip-grant-tables", "--skip-name-resolve", "--skip-log-bin", "--performance-schema=off",
             f"--datadir={folder}/data", f"--socket={folder}/socket", f"--port={self.port}", f"--bind-address={HOST}",
+            # A server that starts removes the temporary tables in its folder, also those of other servers.
+            f"--tmpdir={folder}/tmp",
             # Where the guard, which was made for Postgres, looks for whom to end.
             f"--pid-file={folder}/data/postmaster.pid",
             "--max-allowed-packet=2M",
@@ -113,6 +117,20 @@ class PrivateMariaDb:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill9(self) -> None:
+        """A crash."""
+        self.stop(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Bring it back, on the same port and data; stop it first, in good order, if it still runs."""
+        self.stop()
+        self.start()
 
     def close(self) -> None:
         """End it for good. If it has ended by itself, what it said last is shown."""
