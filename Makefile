@@ -31,8 +31,7 @@ ENGINE_TESTS := tests/store tests/engine/test_start.py tests/engine/test_steps.p
 	tests/faults/test_storms.py
 
 # The files and folders in which retired words are refused.
-WORDS := docs $(wildcard *.md) $(wildcard src/stepfast/*.py) src/stepfast_pytest \
-	$(addprefix src/stepfast/,cli console diagrams engine model monitoring remote telemetry testing worker)
+WORDS := docs $(wildcard *.md) src
 
 # Tests start hundreds of processes: what one has compiled, the next should find, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=

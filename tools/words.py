@@ -1,7 +1,7 @@
 """Refuse retired words in documents and code: each has a plain technical replacement.
 
 Words are compared without regard to case, also as parts of identifiers: `nobody_serves` and `NobodyServes` are refused.
-Folders are searched for `.md` and `.py` files.
+Folders are searched for `.md`, `.py` and `.sql` files.
 
 python tools/words.py FILE_OR_FOLDER…
 """
@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 """Places that may keep a retired word: for a file, texts of its lines. An entry without such a line is refused, too."""
 
-SUFFIXES = (".md", ".py")
+SUFFIXES = (".md", ".py", ".sql")
 PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 """A word, or a part of an identifier between underscores or changes of case."""
 

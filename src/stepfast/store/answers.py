@@ -20,7 +20,7 @@ MailId = tuple[str, str]
 
 
 class Due(NamedTuple):
-    """Remote steps that somebody has to see to, outside of our tables."""
+    """Remote steps that need work outside of our tables."""
 
     tasks: list[Task] = []
     """To be sent; their rows say already that they were. Empty where they were sent in the same transaction."""
@@ -29,7 +29,7 @@ class Due(NamedTuple):
     over: list[str] = []
     """Over, but not known to have left nothing behind: to be taken back, and their results to be removed."""
     sent: int = 0
-    """How many were sent, by this transaction or by whoever has this."""
+    """How many were sent, by this transaction or by its caller."""
 
 
 class Judgement(NamedTuple):
@@ -57,7 +57,7 @@ UNKNOWN = "unknown"
 
 
 class AuditEntry(NamedTuple):
-    """What somebody is about to do."""
+    """What an operator is about to do."""
 
     id: str
     who: str
@@ -72,7 +72,7 @@ class AuditEntry(NamedTuple):
 
 
 class AuditLine(NamedTuple):
-    """What somebody did, and what came of it."""
+    """What an operator did, and what came of it."""
 
     id: str
     at: int
@@ -91,13 +91,13 @@ class Census(Struct):
     runs: dict[str, int]
     """Unfinished runs by status: those that workers hold, that wait, are paused, or are being undone."""
     timer_lag: float
-    """For how many seconds something has been due that nobody has made ready yet."""
+    """For how many seconds something has been due that no worker has made ready yet."""
     undelivered: int
     """Mail that was sent and has not been delivered."""
     queues: dict[str, tuple[int, float]]
     """Of each queue that has something ready: how much, and for how many seconds its first run has been."""
     late: list[tuple[str, bool, float]]
-    """Schedules that nobody has come to in time: the name, whether code declares it, and for how many seconds."""
+    """Schedules that are late: the name, whether code declares it, and for how many seconds."""
 
 
 LONG_AT_WORK = 3600.0
@@ -177,7 +177,7 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class KeysHeld(Exception):
-    """Somebody's open transaction holds a key: whether the key is taken is known when that transaction has ended."""
+    """An open transaction of a caller holds a key: whether it is taken is known when that transaction has ended."""
 
 
 class Delivery(NamedTuple):

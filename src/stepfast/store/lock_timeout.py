@@ -14,8 +14,8 @@ _longest: ContextVar[tuple[int, asyncio.Task[Any] | None] | None] = ContextVar("
 
 
 class RowsHeld(StepfastError):
-    """Somebody else's transaction holds rows that this one needs, for longer than it may wait. It was rolled back. This
-    is no trouble of the database that is ridden out: whoever is brief wants to know."""
+    """Another transaction holds rows that this one needs, for longer than it may wait. It was rolled back. This is no
+    trouble of the database that is ridden out: callers that limit the wait handle it."""
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def longest_wait_ms() -> int | None:
 
 
 class Breaks:
-    """Whoever is to be told that a connection broke, in the event loop of the store."""
+    """Callbacks for broken connections, in the event loop of the store."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[], None]] = []

@@ -1,6 +1,6 @@
 """What every store does alike: it names a statement or a flow, and makes values of what comes back.
 
-A database adds how a question is asked (``_fetch``), and how a flow is driven: for whoever calls (``_drive``), or over
+A database adds how a question is asked (``_fetch``), and how a flow is driven: for a caller (``_drive``), or over
 the connection of the sweeper (``_sweep``).
 """
 
@@ -356,7 +356,7 @@ class Queries:
         return sorted(tuple(row) for row in await self._fetch("values", run_id))
 
     async def seed(self, run_id: str) -> str | None:
-        """The secret that a run's random values are made from, for a replay outside of a worker. Nobody is shown it."""
+        """The secret that a run's random values are made from, for a replay outside of a worker. It is never shown."""
         rows = await self._fetch("seed", run_id)
         return rows[0][0] if rows else None
 
@@ -425,7 +425,7 @@ class Queries:
         return await self._drive(questions.refuse_question, worker, run_id, claim, refusal)
 
     async def cancel(self, run_id: str) -> Answer:
-        """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""
+        """End a run that no worker holds (or begin its undo); mark one that is held, for its worker to see."""
         return await self._drive(operating.cancel_run, run_id)
 
     async def pause(self, run_id: str) -> Answer:
@@ -537,8 +537,8 @@ class Queries:
         return [RemoteStep(*row[1:]) for row in await self._fetch("remote_of_runs", list(run_ids))]
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
-        """The ids of those of a run's remote steps that still come to something; and of those that had to be sent anew,
-        because the run had ended meanwhile, when that was."""
+        """The ids of those of a run's remote steps that can still end; and of those that had to be sent again,
+        because the run had ended before, when that was."""
         return {row[0]: row[1] for row in await self._fetch("alive_remote", run_id)}
 
     async def open_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
@@ -546,7 +546,7 @@ class Queries:
         return [(row[0], row[1]) for row in await self._fetch("open_remote", carrier, *after, limit)]
 
     async def over_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
-        """A page of the remote steps over a transport that nobody seems to wait for any more, beyond a run and a
+        """A page of the remote steps over a transport that do not seem to be waited for any more, beyond a run and a
         number."""
         return [(row[0], row[1]) for row in await self._fetch("over_remote", carrier, *after, limit)]
 
@@ -555,13 +555,13 @@ class Queries:
         return [(row[0], row[1]) for row in await self._drive(ask, "closed_among", Rows(keys))] if keys else []
 
     async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Due:
-        """What somebody has to see to now. Whoever is told does so; ``joined``: sent in the same transaction. Else
-        nobody misses a task while it may be on its way, which is ``way_ms``."""
+        """What has to be done now, by the caller; ``joined``: what is sent was sent in the same transaction. Else a
+        task does not count as missing while it may be on its way, which is ``way_ms``."""
         return await self._drive(remote_steps.send_due, carrier, joined, sweep_ms, way_ms, limit)
 
     async def judge_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Judgement:
         """Decide what results mean, and leave the outcomes in mailboxes; ``joined``: and delete them with that. Else
-        whoever has deleted them says so by ``clear_remote``, or they are due after ``sweep_ms``."""
+        the caller deletes them and says so by ``clear_remote``, or they are due after ``sweep_ms``."""
         return await self._drive(remote_steps.judge_results, results, joined, sweep_ms, random)
 
     async def resend_remote(self, tasks: Sequence[Task], why: str) -> int:
@@ -577,7 +577,7 @@ class Queries:
         return await self._drive(remote_steps.refuse, tasks, why)
 
     async def withdraw_remote(self, keys: Sequence[Key]) -> int:
-        """Mark remote steps to be taken back, of those named, if nobody waits for them; how many."""
+        """Mark remote steps to be taken back, of those named, if they are not waited for; how many."""
         return await self._drive(remote_steps.withdraw, keys)
 
     async def clear_remote(self, step_ids: Sequence[str]) -> None:
@@ -613,7 +613,7 @@ class Queries:
         return [DueEventStart(row[1], row[2], EventRow(row[0], 0, *row[3:])) for row in rows]
 
     async def start_by_events(self, starts: Sequence[EventStart]) -> list[EventStart]:
-        """Start runs, each once, whoever else tries; those that were started now."""
+        """Start runs, each once, also if other workers try; those that were started now."""
         return await self._sweep(events.start, starts)
 
     async def events(
@@ -710,12 +710,12 @@ class Queries:
         return sorted(Try(*row) for row in await self._fetch("tries_of", run_id))
 
     async def remove(self, runs: Sequence[Ended], alone: bool = False) -> Removal | None:
-        """Take runs away with all that belongs to them, in one transaction: those that still stand as they were found
-        and that nobody needs or holds locked. ``alone``: not while somebody else does the same; then there is None."""
+        """Remove runs with all that belongs to them, in one transaction: those that are still as they were found and
+        are neither needed nor locked. ``alone``: not while another process does the same; then there is None."""
         return await self._drive(retention.remove, runs, alone)
 
     async def delete(self, run_id: str) -> Ended | None:
-        """Take one run away, unless it has not ended (None) or somebody needs it: who, is told by what comes back."""
+        """Remove one run, unless it has not ended (None) or is needed; the answer says by what."""
         return await self._drive(retention.delete, run_id)
 
     # -- debounced starts ----------------------------------------------------------------------------------------
@@ -731,7 +731,7 @@ class Queries:
         await self._drive(_begin, entry, keep_ms)
 
     async def audit_heard(self, deed_id: str, said: str) -> None:
-        """Write how far it is. Whoever takes longer than seconds gives word so."""
+        """Write how far it is. Actions that take longer than seconds do so every few seconds."""
         await self._drive(put, "audit_heard", [(deed_id, said)])
 
     async def audit_end(self, deed_id: str, outcome: str, said: str | None) -> None:
@@ -853,8 +853,8 @@ _TRIMMED = 20
 
 
 _SILENT = 60_000
-"""Milliseconds without a word after which nobody expects the end of an action any more. Actions take seconds; those
-that take longer give word every few seconds."""
+"""Milliseconds of silence after which the end of an action is not expected any more. Actions take seconds; those
+that take longer write how far they are every few seconds."""
 
 
 def _begin(entry: AuditEntry, keep_ms: int | None) -> Flow[None]:

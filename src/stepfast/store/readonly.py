@@ -76,7 +76,7 @@ class Remembered:
         return await asyncio.shield(task)
 
     def forget(self) -> None:
-        """Somebody has changed something, and wants to see it: nothing that was asked before holds."""
+        """Something was changed, and is to be seen: nothing that was asked before holds."""
         self._kept.clear()
         self._under_way.clear()
 
@@ -105,7 +105,7 @@ class Remembered:
         if self._is_asking(key, task):
             del self._under_way[key]
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone
+            task.exception()  # retrieved: its caller may be gone
 
 
 def _holds(kept: _Kept, sight: Sight | None) -> bool:
@@ -206,7 +206,7 @@ class BaseGlance(Queries):
         raise NotImplementedError
 
     async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
-        """The answer to a question, which somebody else may have asked a moment ago."""
+        """The answer to a question, which may have been asked by another caller a moment ago."""
         rows: Sequence[Any] = await self.remembered.get(
             (name, repr(arguments)), lambda: self._ask(name, *arguments)
         )  # fmt: skip
@@ -363,7 +363,7 @@ class BaseGlance(Queries):
 
     async def news(self, runs: Sequence[str], newest: int) -> dict[str, list[str]]:
         """How runs stand, and under the empty name how the newest so many of all do, as texts that differ when
-        something has happened. This is asked anew each time: whoever asks wants to know of a change."""
+        something has happened. This is asked again each time: its callers look for changes."""
         self.remembered.asked += 1
         found: dict[str, list[str]] = {}
         for run, stands in await self._ask("glance_news", list(runs), newest):

@@ -78,7 +78,7 @@ class Store(Queries, ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """Disconnect at once, without waiting for an answer: for whoever was cancelled."""
+        """Disconnect at once, without waiting for an answer: for callers that were cancelled."""
 
     @abstractmethod
     async def schema_state(self) -> SchemaState:
@@ -116,8 +116,8 @@ class Store(Queries, ABC):
     # -- definitions and starts
 
     async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
-        """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it. While
-        somebody's open transaction holds a key this waits; ``at_once`` it raises ``KeysHeld`` and has done nothing."""
+        """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it. While the open
+        transaction of a caller holds a key this waits; ``at_once`` it raises ``KeysHeld`` and has done nothing."""
         return await self._on("start", unique.start, runs, self._settings.max_signals)
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Store(Queries, ABC):
     @abstractmethod
     async def publish_within(self, connection: Any, rows: Sequence[NewEvent], pairs: Sequence[tuple[str, str]]) -> bool:
         """Publish events in the caller's transaction: inserts only. ``pairs`` are to be stored before, as by
-        ``subscribe``: whether they are, whatever becomes of the transaction."""
+        ``subscribe``: the answer says whether they are, before the transaction ends."""
 
     # -- reading
 
@@ -165,7 +165,7 @@ class Store(Queries, ABC):
     ) -> list[Claimed]:
         """Up to ``limit`` ready runs of these lanes (each with its mark), highest priority first, then oldest, with
         their first records. Called again with the same token it returns what the first call took. Runs whose records
-        the caller ``remembered`` as of a claim number come without them if nobody has claimed them since."""
+        the caller ``remembered`` as of a claim number come without them if they were not claimed since."""
         again = self._last_claims.is_repeated(worker, token)
         given = (lanes, versions, limit, again, self._settings, remembered)
         return await self._on("claim", claims.claim, worker, token, *given)
@@ -217,7 +217,7 @@ class Store(Queries, ABC):
         return await self._look("sweep", sweep.tick, workflows, lanes, queues, schedules)
 
     async def beats(self, worker: str) -> list[Beat]:
-        """The last beats of all other workers that nobody has declared dead."""
+        """The last beats of all other workers that were not declared dead."""
         rows = await self._look("sweep", ask, "beats", worker)
         return [Beat(str(row[0]), *row[1:]) for row in rows]
 

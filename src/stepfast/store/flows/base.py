@@ -1,4 +1,4 @@
-"""What flows share: the requests that they yield to whoever drives them, and reading and writing the state of runs."""
+"""What flows share: the requests that they yield to their driver, and reading and writing the state of runs."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def lock_run(run_id: str) -> Flow[tuple[RunState | None, int]]:
 
 
 def lock_free(ids: Iterable[str]) -> Flow[LockedRuns]:
-    """The runs, of those named, that nobody else holds locked; they are locked then."""
+    """The runs, of those named, that no other transaction has locked; they are locked then."""
     wanted = sorted(ids)
     return (yield from read("lock_free", wanted)) if wanted else LockedRuns({}, 0)
 
@@ -144,14 +144,14 @@ def traces_of(ids: Collection[str]) -> Flow[dict[str, Traces]]:
 
 
 def forget_steps(addresses: Sequence[tuple[str, str, int]]) -> Flow[None]:
-    """Records that the next attempt is to make anew; signals that they took go back into the mailbox."""
+    """Records that the next attempt is to make again; signals that they took go back into the mailbox."""
     yield from put("untake", addresses)
     yield from put("untake_events", addresses)
     yield from put("forget", addresses)
 
 
 def forgotten(run: RunState) -> list[tuple[str, str, int]]:
-    """The records that a retry of the run is to make anew."""
+    """The records that a retry of the run is to make again."""
     addresses = read_json(run.forget, list[tuple[str, int]], [])
     return [(run.id, branch, position) for branch, position in addresses]
 

@@ -83,8 +83,8 @@ def record(batch: Batch, answer: FlushAnswer) -> Flow[None]:
 
 
 def find_earlier(steps: Sequence[StepDone], answer: FlushAnswer) -> Flow[None]:
-    """When these steps were recorded, some of them by an earlier flush whose reply was lost. Whoever waits for a record
-    is told the time that a replay will find."""
+    """When these steps were recorded, some of them by an earlier flush whose reply was lost. The callers that wait for
+    a record get the time that a replay will find."""
     if not steps:
         return
     rows = yield from ask("recorded_at", Rows((step.run_id, step.branch, step.position) for step in steps))
@@ -183,7 +183,7 @@ class Settlement(Struct):
     ready: set[str] = field(default_factory=set)
     """The dag runs that are to be finished."""
     ended: list[RunState] = field(default_factory=list)
-    """The dag runs that are over, without anybody who finishes them."""
+    """The dag runs that are over, and need not be finished by a worker."""
 
     def add(self, run: RunState) -> None:
         """Note a run that stands otherwise now, and its lane if it is ready."""
@@ -201,7 +201,7 @@ class Settlement(Struct):
 
 def settle(ends: Sequence[Settled], dags: Dags, now: int, moving: Collection[str]) -> Flow[Settlement]:
     """Steps (``moving`` are their ids) come to their ends: make ready what waited for them, or let their runs fail."""
-    ends = [end for end in ends if end.dag_id in dags]  # unless somebody has deleted the run
+    ends = [end for end in ends if end.dag_id in dags]  # unless the run was deleted
     done, failed = Settlement(), fallen(ends)
     ended = Counter(end.dag_id for end in ends)
     countdown = Countdown([end for end in ends if end.dag_id not in failed and not dags[end.dag_id].failing])
@@ -218,8 +218,8 @@ def settle(ends: Sequence[Settled], dags: Dags, now: int, moving: Collection[str
 
 
 def fail(whys: Mapping[str, Why], ended: Counter[str], dags: Dags, now: int) -> Flow[Settlement]:
-    """Let dag runs fail; of some of them steps have ended without a word of their own. Whoever finishes them undoes
-    what is to be undone."""
+    """Let dag runs fail; of some of them steps have ended without an entry of their own. The worker that finishes them
+    undoes what is to be undone."""
     done = Settlement()
     yield from _close(done, whys, ended, dags, now, ())
     return done
@@ -315,7 +315,7 @@ def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow
         continuations, now = yield from read("lock_runs", paused)
         yield from change([held for run in continuations.values() if (held := pause(run, now)) is not None])
     cancelled = [(continuation, ended) for ended, continuation in pairs if answer.asked.get(ended) == status.ASK_CANCEL]
-    answer.undelivered |= (yield from put("cancel_heir", cancelled)) > 0
+    answer.undelivered |= (yield from put("cancel_continuation", cancelled)) > 0
 
 
 def tell(moves: Sequence[Transition], answer: FlushAnswer) -> Flow[None]:
@@ -386,7 +386,7 @@ def _flush(worker: str, batch: Batch, meet: Meet) -> Flow[FlushAnswer]:
 
 
 def _pass(worker: str, batch: Batch, claims: Claims, meet: Meet, answer: FlushAnswer) -> Flow[Fenced]:
-    """The part of the batch that this worker may write. It may not where somebody else has the run; where less is
+    """The part of the batch that this worker may write. It may not where another worker has the run; where less is
     stored of a run than was believed, or something else: then the run is lost, and nothing of it is written."""
     dags, kept_out = yield from _lock_dags(batch.transitions)
     rows = (yield from ask("fence", worker, Rows(claims))) if claims else []
@@ -403,7 +403,7 @@ def _pass(worker: str, batch: Batch, claims: Claims, meet: Meet, answer: FlushAn
 
 
 def _lock_dags(moves: list[Transition]) -> Flow[tuple[Standings, set[str]]]:
-    """The dag runs whose steps end here; and those of the steps that have to wait for somebody else's commit."""
+    """The dag runs whose steps end here; and those of the steps that have to wait for the commit of another process."""
     dag_ids = {move.settled.dag_id for move in moves if move.settled is not None}
     if not dag_ids:
         return {}, set()
@@ -432,7 +432,7 @@ def _find_foreign(batch: Batch) -> Flow[set[str]]:
 
 
 def _explain(worker: str, refused: Claims, answer: FlushAnswer) -> Flow[None]:
-    """Say why runs did not pass: they are lost, unless they are still ours; then somebody held their rows just now."""
+    """Say why runs did not pass: they are lost, unless they are still ours; then their rows were locked just now."""
     rows = yield from ask("still_ours", worker, Rows(refused))
     answer.busy = {row[0] for row in rows}
     answer.lost |= {run_id for run_id, _ in refused} - answer.busy

@@ -103,7 +103,7 @@ def _admit(worker: str, token: int, want: WantedRuns, again: bool, most_bytes: i
 
 
 def _admission(taken: list[Claimed], choice: Choice, front: _Front, usage: Usage, want: WantedRuns) -> Admission:
-    missed = len(taken) < len(choice.taken)  # somebody holds their rows
+    missed = len(taken) < len(choice.taken)  # their rows are locked
     full = len(taken) == want.room
     next_at = sooner(choice.next_at, front.next_at)
     return Admission(
@@ -231,7 +231,7 @@ def _unkeyed(want: WantedRuns, room: int) -> Flow[tuple[list[Candidate], dict[La
 
 def _next_keys(want: WantedRuns) -> Flow[tuple[list[tuple[str, str]], KeysSeen]]:
     """The keys behind the last one seen that have something ready, workflow by workflow; and how far they are seen
-    then. After the last key it begins anew."""
+    then. After the last key it begins again."""
     pairs: list[tuple[str, str]] = []
     for workflow in sorted({lane.workflow for lane, _ in want.lanes}):
         if workflow < want.keys_seen.workflow:
@@ -272,7 +272,7 @@ def _read_candidates(rows: Iterable[Any]) -> list[Candidate]:
 
 
 def _take(worker: str, token: int, choice: Choice, want: WantedRuns) -> Flow[list[Claimed]]:
-    """Take the chosen runs, but for those whose rows somebody else holds."""
+    """Take the chosen runs, but for those whose rows are locked."""
     if not choice.taken:
         return []
     rows = [(run.id, worker, token, want.versions[run.workflow]) for run in choice.taken]

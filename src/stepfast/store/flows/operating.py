@@ -64,7 +64,7 @@ def _stood(step: RunState) -> DagStepState:
 
 
 def _forget(graph: Graph, begun: list[RunState]) -> Flow[None]:
-    """The records that are to be made anew: those that the error of a step belongs to. An approval asks again."""
+    """The records that are to be made again: those that the error of a step belongs to. An approval asks again."""
     named = [(step, step.dag_step) for step in begun if step.dag_step is not None]
     approvals = [step for step, name in named if graph.dag_steps[name].kind == APPROVAL]
     yield from put("forget_all", [(step.id,) for step in approvals])
@@ -130,8 +130,8 @@ def _cancel_dag(run: RunState, answer: Answer, now: int) -> Flow[None]:
 
 
 def cancel_dags(dags: dict[str, RunState], now: int) -> Flow[Settlement]:
-    """Dag runs that go on, and that nobody holds, fail, and are finished like any that does. One of which nothing has
-    begun has nothing to undo: it is over at once, also where a paused queue or a limit keeps workers from it."""
+    """Dag runs that have not ended, and that no worker holds, fail, and are finished as usual. One of which nothing
+    has begun has nothing to undo: it is over at once, also where a paused queue or a limit keeps workers from it."""
     done = yield from fail(dict.fromkeys(dags, Why(REASON_CANCELLED)), Counter(), dags, now)
     for dag in [run for run in done.runs if run.id in done.ready]:
         steps = yield from read("lock_steps", dag.id)

@@ -15,8 +15,8 @@ from .base import Flow, ask, change, found, lock_run, put
 
 
 def ask_question(mail: Mail, most: int, check: bool = False) -> Flow[Answer]:
-    """Put a question into the mailbox of a run, and wake the run. One that was asked before is there already, whatever
-    has become of it."""
+    """Put a question into the mailbox of a run, and wake the run. One that was asked before is there already, also if
+    it has been answered since."""
     run, now = yield from lock_run(mail.run_id)
     if (yield from _known(mail)):
         return Answer(None if run is None else run.status, done=True)

@@ -22,7 +22,7 @@ from .base import Flow, Remove, Rows, SendTasks, ask, lock_free, put
 
 def send_out(entries: Sequence[StepWith], now: int) -> Flow[None]:
     """Insert what goes out with these records, and the tasks too if they go over the same database. The runs are
-    locked: nobody else gives numbers to their steps."""
+    locked: no other process gives numbers to their steps."""
     again = [e for e in entries if e.sends[0].attempt > 1]
     yield from put("withdraw_at", [(e.run_id, e.step.branch, e.step.position, now) for e in again])
     rows = yield from ask("remote_last", sorted({entry.run_id for entry in entries}))
@@ -65,9 +65,9 @@ def _begun(entry: StepWith, numbers: _Numbers, now: int) -> RemoteStep:
 
 
 def send_due(carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Flow[Due]:
-    """Send what is due; say what else somebody has to see to. Each row is put off meanwhile, so that nobody else does
-    the same. What goes over another database is sent after this commit, and may be on its way for up to ``way_ms``: if
-    that fails, it is found to be missing."""
+    """Send what is due; return what else has to be done. Each row is put off, so that no other worker does the same at
+    the same time. What goes over another database is sent after this commit, and may be on its way for up to
+    ``way_ms``: if that fails, it is found to be missing."""
     steps, now = _read((yield from ask("due_remote", carrier, limit)))
     if not steps:
         return Due()
@@ -91,7 +91,7 @@ def send_again(tasks: Sequence[Task], why: str) -> Flow[int]:
 
 
 def handed_over(tasks: Sequence[Task], keeps_ms: int) -> Flow[None]:
-    """Tasks that a transport has taken which cannot be asked for them: nobody misses them while it keeps them."""
+    """Tasks that a transport has taken which cannot be asked for them: they count as there while it keeps them."""
     steps, now = yield from _still_out(tasks)
     yield from _change([remote.handed_over(step, now, keeps_ms) for step in steps])
 
@@ -114,7 +114,7 @@ def _still_out(tasks: Sequence[Task]) -> Flow[tuple[list[RemoteStep], int]]:
 
 def judge_results(results: Sequence[Result], joined: bool, sweep_ms: int, random: _random.Random) -> Flow[Judgement]:
     """Decide what results mean. If they are in the same database they are deleted with that; else afterwards, and
-    whoever finds them a second time finds the step over. If nobody deletes them, the next sweep does."""
+    the process that finds them a second time finds the step over. If none deletes them, the next sweep does."""
     found = {key: result for result in results if (key := remote.key_of(result.step_id)) is not None}
     if not found:
         return Judgement(0, [])
@@ -130,7 +130,7 @@ def judge_results(results: Sequence[Result], joined: bool, sweep_ms: int, random
 
 
 def withdraw(keys: Sequence[Key]) -> Flow[int]:
-    """Mark remote steps to be taken back that nobody waits for any more; how many. Their runs are locked first: an
+    """Mark remote steps that are not waited for any more to be taken back; how many. Their runs are locked first: an
     operator may be about to retry one."""
     runs = {run_id for run_id, _ in keys}
     locked = set((yield from lock_free(runs)).runs)
@@ -150,9 +150,7 @@ def clear(step_ids: Collection[str]) -> Flow[None]:
     steps, now = _read((yield from ask("lock_remote", _keys(step_ids))))
     over = [step for step in steps if step.state not in remote.OPEN and step.due_at is not None]
     yield from _change([remote.cleared(step, now) for step in over])
-    if any(
-        step.state == remote.WITHDRAWN for step in over
-    ):  # a run that was deleted meanwhile has left its rows for this
+    if any(step.state == remote.WITHDRAWN for step in over):  # a run that was deleted has left its rows for this
         gone = yield from ask("gone_runs", sorted({step.run_id for step in over}))
         yield from put("remove_remote_steps", [(row[0],) for row in gone])
 

@@ -16,8 +16,8 @@ _REMOVING = tuple(f"remove_{table}" for table in (*DEPENDENT, "runs"))
 
 
 def remove(runs: Sequence[Ended], alone: bool) -> Flow[Removal | None]:
-    """Take runs away that still stand as they were found, and that nobody needs or holds. Whoever comes ``alone``
-    leaves it to others who are at it already: then there is None."""
+    """Remove runs that are still as they were found, and that are neither needed nor locked. With ``alone`` nothing is
+    done, and None returned, if another process is removing runs."""
     if not runs:
         return Removal([], [], [])
     if alone:
@@ -31,7 +31,7 @@ def remove(runs: Sequence[Ended], alone: bool) -> Flow[Removal | None]:
 
 def delete(run_id: str) -> Flow[Ended | None]:
     """One run, waited for. The run as it was if it has ended, and None if it has not, or is a step, or is gone: then,
-    and if somebody needs it, nothing was done."""
+    and if it is needed, nothing was done."""
     yield from ask("lock_runs", [run_id])
     found = [Ended(*row) for row in (yield from ask("ended", [run_id]))]
     if not found:
@@ -42,7 +42,7 @@ def delete(run_id: str) -> Flow[Ended | None]:
 
 
 def _take_out_links(runs: Sequence[Ended]) -> Flow[list[Ended]]:
-    """Chains of runs are closed where links in their middle go; links between runs that somebody holds stay."""
+    """Chains of runs are closed where links in their middle go; links between runs that are locked stay."""
     chains = mended(run for run in runs if run.linked)
     if not chains:
         return list(runs)

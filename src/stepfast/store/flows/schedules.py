@@ -23,7 +23,7 @@ _TRIES = 10
 
 
 class Shot(NamedTuple):
-    """A schedule that is due, as it was when somebody looked, its ticks, and how their runs are made."""
+    """A schedule that is due, as it was when it was read, its ticks, and how their runs are made."""
 
     row: ScheduleRow
     times: Timetable
@@ -49,7 +49,7 @@ class Declaration(NamedTuple):
     changed: list[str]
     """Those that were stored otherwise."""
     woken: list[str]
-    """Those that nobody else alive declares."""
+    """Those that no other live worker declares."""
 
 
 class FoundSchedule(NamedTuple):
@@ -68,9 +68,9 @@ def read_row(row: Sequence[Any]) -> ScheduleRow:
 
 
 def declare(worker: str | None, specs: Sequence[ScheduleSpec]) -> Flow[Declaration]:
-    """Store what the code of a worker declares. What it says wins over what was stored before; a schedule that nobody
-    else alive declares has been asleep until now, and so have those that were made at run time, if there was no worker
-    at all. A process that is no worker (None) only makes what is not there."""
+    """Store what the code of a worker declares. What it says wins over what was stored before; a schedule that no
+    other live worker declares has been asleep until now, and so have those that were made at run time, if there was
+    no worker at all. A process that is no worker (None) only makes what is not there."""
     if worker is None:
         yield from _make(specs, declared=True)
         return Declaration([], [])
@@ -82,7 +82,7 @@ def declare(worker: str | None, specs: Sequence[ScheduleSpec]) -> Flow[Declarati
 
 
 def _make(specs: Sequence[ScheduleSpec], declared: bool) -> Flow[dict[str, ScheduleRow]]:
-    """The schedules of these names, made if they are not there, and locked. Somebody may delete one in between."""
+    """The schedules of these names, made if they are not there, and locked. One may be deleted in between."""
     for _ in range(_TRIES if specs else 0):
         [(now,)] = yield from ask("schedule_clock")
         yield from put("insert_schedules", [_written(model.made(spec, now, declared)) for spec in specs])
@@ -95,7 +95,7 @@ def _make(specs: Sequence[ScheduleSpec], declared: bool) -> Flow[dict[str, Sched
 
 
 def _declare(specs: Sequence[ScheduleSpec], awake: set[str]) -> Flow[tuple[list[str], list[str]]]:
-    """What was stored otherwise, and what nobody else declares."""
+    """What was stored otherwise, and what no other worker declares."""
     rows = yield from _make(specs, declared=True)
     changed = [spec for spec in specs if rows[spec.name].spec != spec or not rows[spec.name].declared]
     new = dict(rows)
@@ -146,8 +146,8 @@ def hold_schedule(name: str, hold: bool) -> Flow[FoundSchedule]:
 
 
 def fire(shots: Sequence[Shot], most: int, grace_ms: int) -> Flow[Fired]:
-    """Start the runs of ticks that have come, and move the schedules on, in one transaction. Schedules that somebody
-    else has in hand, or that were changed since they were looked at, are left for the next round."""
+    """Start the runs of ticks that have come, and move the schedules on, in one transaction. Schedules that another
+    process has locked, or that were changed since they were read, are left for the next round."""
     rows = yield from _lock("lock_free_schedules", [shot.row.name for shot in shots])
     ours = [shot for shot in shots if shot.row.name in rows and shot.row.same(rows[shot.row.name])]
     open_runs = yield from _open_runs(shot.row for shot in ours)

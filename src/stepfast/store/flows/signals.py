@@ -109,7 +109,7 @@ class _Box(NamedTuple):
 
     @property
     def resumes(self) -> bool:
-        """Whether somebody lets it go on."""
+        """Whether it is to be resumed."""
         return any(kind == MAIL_RESUME for _, kind in self.mail)
 
     @property
@@ -119,7 +119,7 @@ class _Box(NamedTuple):
 
 
 def deliver(limit: int, only: Sequence[MailId] | None = None) -> Flow[Delivery]:
-    """The oldest mail that was only inserted, or ``only`` this, and whose runs nobody holds just now."""
+    """The oldest mail that was only inserted, or ``only`` this, and whose runs are not locked."""
     if only is None:
         mail = yield from undelivered(limit)
     else:
@@ -154,7 +154,7 @@ def undelivered(limit: int) -> Flow[list[MailId]]:
 
 
 def _open(mail: Sequence[MailId]) -> Flow[tuple[list[_Box], int]]:
-    """Looked at again, now that their runs are locked: somebody else may have delivered some of them meanwhile."""
+    """Read again, now that their runs are locked: another process may have delivered some of them in between."""
     if not mail:
         return [], 0
     rows = yield from ask("still_undelivered", Rows(mail))

@@ -179,7 +179,7 @@ def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:
     """Put the run of the key off, with another input, under its lock; or make one, if there is none that waits. Whether
     a worker has claimed it is seen on its row. Two who make one at the same time: the second waits for the first, and
     puts its run off. (A start that is sent again, because its reply was lost, and meets a run that was claimed
-    meanwhile, makes another: as it would if it had come a moment later.)"""
+    before that, makes another: as it would if it had come a moment later.)"""
     for _ in range(_TRIES):
         found = yield from ask("lock_debounced", run.shape.workflow, run.key)
         if found:
@@ -196,8 +196,8 @@ def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:
 
 
 def leave_keys(runs: Sequence[RunState]) -> Flow[None]:
-    """Runs that ended before anybody had claimed them are to be retried. Their keys were free since then, and others
-    may wait under them: what is retried stands by itself, and no start gives it another input."""
+    """Runs that ended before any worker had claimed them are to be retried. Their keys were free since then, and others
+    may wait under them: what is retried has no key, and no start gives it another input."""
     yield from put("leave_debounced", [(run.id,) for run in runs if not run.begun])
 
 

@@ -59,8 +59,8 @@ def _end(late: Sequence[RunState], now: int) -> Flow[list[RunState]]:
 
 
 def _end_late_steps(late: Sequence[RunState]) -> Flow[Promotion]:
-    """Steps of dag runs: with them the run fails, unless another step of it was picked up in time. If somebody holds
-    the run they stay late, and are found again."""
+    """Steps of dag runs: with them the run fails, unless another step of it was picked up in time. If the run is
+    locked they stay late, and are found again."""
     dags, now = yield from lock_free({step.dag_id for step in late if step.dag_id is not None})
     if not dags:
         return Promotion(set(), [], 0)
@@ -78,7 +78,7 @@ def _end_late_steps(late: Sequence[RunState]) -> Flow[Promotion]:
 
 
 def _fail_late(dag_ids: Sequence[str]) -> Flow[Promotion]:
-    """Dag runs past their deadline fail; whoever finishes them undoes what is to be undone."""
+    """Dag runs past their deadline fail; the worker that finishes them undoes what is to be undone."""
     dags, now = yield from lock_free(dag_ids)
     late = [dag.id for dag in dags.values() if due(dag, now) == "deadline" and not dag.undoing]
     why = Why(REASON_DEADLINE, DEADLINE_ERROR)
@@ -147,7 +147,7 @@ def _lose(ids: Sequence[str], max_losses: int) -> Flow[tuple[list[RunState], int
 
 
 def _bury_steps(fatal: Sequence[RunState], max_losses: int) -> Flow[tuple[list[RunState], Settlement]]:
-    """Dead letters among steps of dag runs: with them the run fails. If somebody holds the run they still name a dead
+    """Dead letters among steps of dag runs: with them the run fails. If the run is locked they still name a dead
     worker, and are found again."""
     dags, _ = yield from lock_free({step.dag_id for step in fatal if step.dag_id is not None})
     steps = yield from lock_free(step.id for step in fatal if step.dag_id in dags)
@@ -211,7 +211,7 @@ def _forget_past_workers() -> Flow[None]:
 
 
 def _give_back_late(worker: str, held: Sequence[tuple[str, int]]) -> Flow[None]:
-    """Runs whose rows somebody holds, one by one: to wait for one with others in hand could end in a circle."""
+    """Runs whose rows are locked, one by one: to wait for one with others in hand could end in a circle."""
     for run_id, claim in held:
         yield COMMIT
         run, now = yield from lock_run(run_id)

@@ -45,7 +45,7 @@ class Foreign:
         raise NotImplementedError
 
     async def execute(self, sql: str, *values: Any) -> str:
-        """Run a statement whose rows nobody wants; what it has done, as the server says it."""
+        """Run a statement whose rows are not needed; what it has done, as the server says it."""
         raise NotImplementedError
 
     async def fetchrow(self, sql: str, *values: Any) -> Row | None:
@@ -69,21 +69,21 @@ class ForeignAsync(Foreign):
             return _rows(cursor, await cursor.fetchall() if cursor.description else [])
 
     async def execute(self, sql: str, *values: Any) -> str:
-        """Run a statement whose rows nobody wants."""
+        """Run a statement whose rows are not needed."""
         async with self.connection.cursor(row_factory=_as_tuples) as cursor:
             await cursor.execute(_renamed(sql), _named(values))
             return cursor.statusmessage or ""
 
 
 class ForeignSync(Foreign):
-    """A connection that blocks whoever uses it, so it is used in the caller's own thread or in one of its own."""
+    """A connection that blocks its thread, so it is used in the caller's own thread or in one of its own."""
 
     async def fetch(self, sql: str, *values: Any) -> list[Row]:
         """The rows of a statement."""
         return await beside_the_loop(lambda: self._fetch(sql, values)[0], self.connection.cancel)
 
     async def execute(self, sql: str, *values: Any) -> str:
-        """Run a statement whose rows nobody wants."""
+        """Run a statement whose rows are not needed."""
         return await beside_the_loop(lambda: self._fetch(sql, values)[1], self.connection.cancel)
 
     def _fetch(self, sql: str, values: Sequence[Any]) -> tuple[list[Row], str]:
@@ -94,7 +94,7 @@ class ForeignSync(Foreign):
 
 
 def _plain_cursor(connection: Any) -> Any:
-    """Whatever its owner has set, one whose rows are tuples."""
+    """One whose rows are tuples, with any settings of the connection's owner."""
     if comes_from(connection, "psycopg2"):
         return connection.cursor(cursor_factory=_plain_class())
     return connection.cursor(row_factory=_as_tuples)
@@ -170,7 +170,7 @@ _ACCEPTED = (
 
 class Callers:
     """Lets callers' connections in, once it is known that they lead to our own database: another one may have the same
-    tables, and what is started there is started for nobody here."""
+    tables, and what is started there is executed by no worker of this one."""
 
     def __init__(self, identity: str, ask_ours: Callable[[str], Awaitable[Any]]) -> None:
         self._identity = identity
@@ -203,7 +203,7 @@ class Callers:
             raise known from error
 
     async def _compare(self, connection: Any) -> None:
-        """Once for each connection. After a restart, or when another server has taken over, ours is asked for anew."""
+        """Once for each connection. After a restart, or when another server has taken over, ours is read again."""
         if isinstance(connection, Foreign):
             itself = connection.connection
         else:

@@ -114,7 +114,7 @@ _NOT_MADE = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # the driver met the server's farewell where it expected an answer
 )
-"""Whatever keeps a connection from being made may be over the next time."""
+"""Errors of a connection that could not be made; the next attempt may succeed."""
 
 _ONE_PLAN = {
     "plan_cache_mode": "force_generic_plan",
@@ -157,7 +157,7 @@ class Connector:
     async def connect(self) -> Any:
         """A new connection for one duty, outside every pool."""
         options = await self.options()
-        # A connection may be dead without anybody having been told: a duty must find out well within its lease.
+        # A connection may be dead without an error having been raised: a duty must notice it well within its lease.
         options["command_timeout"] = min(self._settings.command_timeout, max(5.0, self._settings.lease / 2))
         if "server_settings" in options and self.engine.plain:
             options["server_settings"].update(_ONE_PLAN)
@@ -212,7 +212,7 @@ class Connector:
                 "default_transaction_isolation": "read committed",
             }
             if self._notices_absence:
-                # Whoever is cancelled drops the connection. A statement that waits for a lock would wait on.
+                # A caller that is cancelled drops the connection. A statement that waits for a lock would wait on.
                 options["server_settings"]["client_connection_check_interval"] = _LOOK_FOR_CLIENT
             options["max_cached_statement_lifetime"] = 0
         else:
@@ -263,7 +263,7 @@ class KeptConnection:
         self._lock = asyncio.Lock()
         self._connection: Any = None
         self.closed = False
-        """Whether the store is: nobody may connect once more."""
+        """Whether the store is: no connection may be made any more."""
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Any]:
@@ -322,7 +322,7 @@ class KeptConnection:
         return self._connection
 
     def _terminated(self, connection: Any) -> None:
-        """The server, or the network, has closed it, perhaps while nobody used it."""
+        """The server, or the network, has closed it, perhaps while it was idle."""
         if connection is self._connection:
             self._tell_of_break()
 

@@ -50,7 +50,7 @@ class Transactions:
         self._room = asyncio.Semaphore(self._size if shared is None else min(self._size, _spare(shared, reserved)))
 
     async def close(self) -> None:
-        """Give the connections up; those that somebody still uses are dropped."""
+        """Give the connections up; those that are still used are dropped."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await close_pool(pool)

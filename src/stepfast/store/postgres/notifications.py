@@ -54,7 +54,7 @@ class Doorbell:
         self._timer: asyncio.TimerHandle | None = None
 
     def ring(self, wakeups: Wakeups) -> None:
-        """Somebody rings: pass it on now, or with others a little later."""
+        """Pass wake-ups on now, or with others a little later."""
         self._lanes |= wakeups.lanes
         self._ended |= wakeups.ended
         self._look |= wakeups.anything
@@ -75,7 +75,7 @@ class Doorbell:
         self._heard(wakeups)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """The last listener has left."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -90,7 +90,7 @@ Number = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Message(msgspec.Struct):
-    """A notification. Whoever may connect can send one, so it is typed and bounded before anybody uses it."""
+    """A notification. Every user that may connect can send one, so it is typed and bounded before it is used."""
 
     sender: str = msgspec.field(default="", name="from")
     lanes: list[tuple[Name, Name, Number]] = []
@@ -127,7 +127,7 @@ def _understood(payload: str) -> Message | None:
 
 
 _PATIENCE = 2.0
-"""Seconds for which a probe is waited for: until then nobody is told whether wake-ups arrive."""
+"""Seconds for which a probe is waited for: until then it is not said whether wake-ups arrive."""
 
 
 class Listener:
@@ -153,7 +153,7 @@ class Listener:
             except StepfastError as error:
                 logger.debug("listening: %s", sentence(error))
             except Exception:
-                logger.exception("listening: unexpected error; trying again")  # without it, everybody polls
+                logger.exception("listening: unexpected error; trying again")  # without it, all workers poll
             await asyncio.sleep(wait)
             wait = min(wait * 2, self._retry)
 
@@ -194,11 +194,11 @@ class Listener:
             doorbell.close()
 
     def _receive(self, payload: str, heard: Callable[[Wakeups], None]) -> None:
-        """Called by the driver, which must not meet an error, whatever a stranger sends."""
+        """Called by the driver, which must not meet an error, also if a stranger sends nonsense."""
         try:
             message = _understood(payload)
             if message is None:
-                heard(_LOOK)  # somebody else's words on our channel still mean: look
+                heard(_LOOK)  # a message that is not ours, on our channel, still means: poll
             elif message.probe is not None:
                 if (probe := self._arrived.get(message.probe)) is not None:
                     probe.set()

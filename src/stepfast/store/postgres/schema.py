@@ -186,7 +186,7 @@ def _wake_ups(behind_pooler: bool, wakes: bool) -> Check:
 
 
 _MADE_SCHEMA = "made_schema"
-"""The word in `meta` that says that the schema itself was made by a migration, and not by somebody else for us."""
+"""The word in `meta` that says that the schema itself was made by a migration, and not by an operator for us."""
 
 
 class Schema:
@@ -271,7 +271,7 @@ class Schema:
         await self._one_at_a_time(connection, remove)
 
     async def _drop_all(self, connection: Any, kind: str) -> None:
-        """In one statement, because views are made of each other. What somebody else has built upon is not dropped."""
+        """In one statement, because views are made of each other. What other objects depend on is not dropped."""
         try:
             await connection.execute(f"DROP {kind} IF EXISTS {', '.join(made_by(self._known, kind))}")
         except asyncpg.DependentObjectsStillExistError as error:
@@ -285,7 +285,7 @@ class Schema:
             async with transaction(connection):
                 await connection.execute(self._sql["drop_schema"])
         except asyncpg.DependentObjectsStillExistError:
-            pass  # somebody else keeps something in it
+            pass  # it contains something that is not ours
 
     def names(self) -> list[str]:
         """The tables, views and functions that a reset drops."""

@@ -60,7 +60,7 @@ class Mailboxes:
         try:
             row = await connection.fetchrow(self._sql["send_usual"], *_values(mail), self._most // 2, mail.trace, check)
         except (asyncpg.UniqueViolationError, asyncpg.SerializationError):
-            return None  # it came by another way meanwhile; or a pool that was given to us sees no newer rows
+            return None  # it came by another way in between; or a pool that was given to us sees no newer rows
         if row["plans"] is not None:
             return Answer(WAITING, awaited=row["plans"])
         if row["status"] is None:

@@ -52,7 +52,7 @@ class HeldKeys:
                 return ids
         except TimeoutError:
             raise DatabaseUnavailable(
-                "somebody's open transaction holds the key of this start, and has not ended within "
+                "the open transaction of a caller holds the key of this start, and has not ended within "
                 f"{self._longest:g} s: start it again later, and look for a transaction that stays open"
             ) from None
 
@@ -67,7 +67,7 @@ class HeldKeys:
 
 _PLAIN, _LINKED, _DAG = "plain", "linked", "dag"
 _TRIES = 10
-"""How often a start is begun again because the run that had its key was removed meanwhile."""
+"""How often a start is begun again because the run that had its key was removed in between."""
 Group = tuple[RunShape, str, list[NewRun]]
 """Runs of one shape, and of which kind they are."""
 
@@ -97,7 +97,7 @@ class Starts:
 
     async def start(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
         """All or none. Starts with keys or names go over a connection of their own, unless they have to wait for
-        somebody's commit; those that have wait apart."""
+        the commit of another transaction; those that have wait apart."""
         if all(run.key is None and run.unique is None for run in runs):
             return await self._start_without_keys(runs)
         try:

@@ -57,7 +57,7 @@ from .transactions import PATIENCE, Driver, as_columns, borrowed, close_pool, cl
 
 
 class PostgresPulse:
-    """Synchronous heartbeats over a connection nobody else uses."""
+    """Synchronous heartbeats over a connection of their own."""
 
     def __init__(self, connector: Connector, statements: dict[str, str], patience: float) -> None:
         self._connector = connector
@@ -134,7 +134,7 @@ class PostgresGlance(BaseGlance):
         except TimeoutError:
             if not patience.expired():
                 raise
-            # Others wait for a slow database already: one more who waits helps nobody.
+            # Others wait for a slow database already: one more that waits is of no use.
             raise TookTooLong(self._patience) from None
         return found
 
@@ -341,7 +341,7 @@ class PostgresStore(Store):
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(*farewells, *([] if pool is None else [close_pool(pool)]))
         except TimeoutError:
-            pass  # somebody still works on one
+            pass  # one is still used
         finally:
             self.drop()
 
@@ -427,8 +427,8 @@ class PostgresStore(Store):
     # -- senders -------------------------------------------------------------------------------------------------
 
     async def send(self, mail: Mail, again: bool = False, check: bool = False) -> Answer:
-        """Put a signal into a run's mailbox and wake the run: usually by one statement, otherwise by the flow. Whoever
-        sends again asks first whether it was taken. A user who may change no run leaves it for a sweep to deliver."""
+        """Put a signal into a run's mailbox and wake the run: usually by one statement, otherwise by the flow. A caller
+        that sends again asks first whether it was taken. A user who may change no run leaves delivery to a sweep."""
 
         async def leave(connection: Any) -> Answer:
             return await self._mailroom.leave(connection, mail, again)

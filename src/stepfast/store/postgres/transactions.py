@@ -34,7 +34,7 @@ _SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.Inter
 
 
 def transaction(connection: Any, longest_ms: int | None = None) -> contextlib.AbstractAsyncContextManager[None]:
-    """A transaction on a connection of our own. Read committed, whatever is usual in this database: our statements lock
+    """A transaction on a connection of our own. Read committed, with any default of the database: our statements lock
     first and then look, and under a stricter level they would see what was there before they waited. If it is said how
     many milliseconds they may wait for a lock, here or in the context (``store/lock_timeout.py``), one that has to wait
     longer is refused (LockNotAvailableError)."""
@@ -46,7 +46,7 @@ def transaction(connection: Any, longest_ms: int | None = None) -> contextlib.Ab
 
 
 def glancing(connection: Any, longest_ms: int) -> contextlib.AbstractAsyncContextManager[None]:
-    """A transaction for a question of somebody who watches: it cannot write, the server gives it up after so many
+    """A transaction for a question of an observer: it cannot write, the server gives it up after so many
     milliseconds, and takes no second process for it. Said together with the BEGIN, so that it holds behind a pooler,
     too, and costs no round trip."""
     return _within(connection, _Glancing(connection, longest_ms))
@@ -154,8 +154,8 @@ async def closing(connection: Any) -> AsyncIterator[Any]:
 
 
 async def give_up(connection: Any, block: Any, error: BaseException) -> None:
-    """Roll back after an error, whatever state the transaction is in: begun or not, ended, already rolled back. If the
-    connection may not answer, or somebody still works on it, it is dropped, and the server rolls back. A statement that
+    """Roll back after an error, in any state of the transaction: begun or not, ended, already rolled back. If the
+    connection may not answer, or is still used, it is dropped, and the server rolls back. A statement that
     took a step's time is cancelled and waited for instead: behind a pooler, dropping it would leave it at work, with
     its locks, until it ends by itself."""
     silent = isinstance(error, _SILENT) and not isinstance(error, StepTimeout)
@@ -185,7 +185,7 @@ async def give_back(pool: Any, connection: Any) -> None:
     before = requests()
     release = asyncio.ensure_future(pool.release(connection, timeout=PATIENCE))
     try:
-        await asyncio.shield(release)  # the driver shields it too, and nobody would see how it ended
+        await asyncio.shield(release)  # the driver shields it too, and its error would be lost
     except Exception:
         drop(connection)
         raise_if_cancelled(before)

@@ -1,4 +1,4 @@
--- The census: how things stand, for whoever watches over all of it. Every count stops at a bound.
+-- The census: counts over all of the namespace, for monitoring. Every count stops at a bound.
 
 -- name: long_at_work(lasted bigint, most)
 -- What workers, of whose runs the first `most` are looked at, have been executing for `lasted` milliseconds or more: steps that are
@@ -10,7 +10,7 @@ WHERE p.run_id IS NOT NULL OR (r.claim = 1 AND r.started_at <= {now} - :lasted)
 ORDER BY 4 DESC LIMIT 20;
 
 -- name: census_schedules(most)
--- Schedules whose time has come and that nobody has come to yet, those that wait longest first; and for how long.
+-- Schedules whose time has come and that were not executed yet, those that wait longest first; and for how long.
 SELECT name, declared, {now} - due_at AS late FROM {schedules}
 WHERE due_at IS NOT NULL AND due_at <= (SELECT {now}) ORDER BY due_at LIMIT :most;
 

@@ -1,7 +1,7 @@
 -- Debounced starts: the run that a key stands for until a worker claims it.
 
 -- name: change_input(u(id uuid, input text, format smallint))
--- What a run that nobody has claimed is to be started with instead. It is locked in this transaction.
+-- What a run that no worker has claimed is to be started with instead. It is locked in this transaction.
 {update runs r, u} SET input = u.input, format = u.format
 {from u} WHERE r.id = u.id;
 

@@ -176,7 +176,7 @@ FROM {each u} (
 ORDER BY d.due_at, e.number;
 
 -- name: lock_event_starts(u(event_id uuid, workflow text))
--- Which of these are still to be started, and that nobody else is starting.
+-- Which of these are still to be started, and that no other process is starting.
 SELECT s.event_id::text AS event_id, s.workflow
 FROM {rows u} {join} {event_starts} s ON s.event_id = u.event_id AND s.workflow = u.workflow
 WHERE s.due_at IS NOT NULL

@@ -14,9 +14,9 @@ WHERE r.dag_id IS NULL AND r.completed_at IS NOT NULL
 ORDER BY r.id;
 
 -- name: lock_ended(u(id uuid, claim integer, completed_at bigint))
--- Of runs that ended under a claim at a time (`u`, `u`, `u`) those that still stand so, and who may still need them. Rows that
--- somebody holds are stepped over. That the others are read as they were before the lock does no harm: who is needed by
--- nobody will not be needed again, and where a chain has changed meanwhile its ends cannot be locked, and the link stays.
+-- Of runs that ended under a claim at a time (`u`, `u`, `u`) those that are still so, and who may still need them. Locked
+-- rows are stepped over. That the others are read as they were before the lock does no harm: a run that is not needed
+-- will not be needed again, and where a chain has changed in between its ends cannot be locked, and the link stays.
 SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
        b.id::text AS before, h.id::text AS continuation, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag,
        r.hands_on
@@ -30,7 +30,7 @@ ORDER BY r.id
 {lock_all r skip};
 
 -- name: lock_links(u(id uuid))
--- The runs before and after links that are to be taken out of their chains, if nobody holds them.
+-- The runs before and after links that are to be taken out of their chains, if they are not locked.
 SELECT r.id::text AS id FROM {rows u} {join} {runs} r ON r.id = u.id
 ORDER BY r.id
 {lock r skip};
@@ -78,7 +78,7 @@ SELECT u.id::text AS id FROM {rows u}
 WHERE (SELECT true FROM {runs} r WHERE r.id = u.id) IS NULL;
 
 -- name: ended_page(after, look, done, failed, status, most)
--- A look at the next runs (`look` of them) after one: whether anybody executes anything just now, the last of the runs, how
+-- Read the next runs (`look` of them) after one: whether any worker executes anything, the last of the runs, how
 -- many there were, when the first and the last were started; and of those that ended at least `done` (failed: `failed`)
 -- milliseconds ago, and so (`status`, if it is given), the first `most`, with who may still need them.
 WITH page {once} (

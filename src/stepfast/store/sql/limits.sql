@@ -2,7 +2,7 @@
 
 -- name: log_limited(u(id uuid, worker uuid, token bigint, version text))
 -- Whose the claims of some runs were before, where that is another worker than the one that takes them now. A row that is then
--- left because somebody holds it is not taken: its claims were that worker's all the same.
+-- left because it is locked is not taken: its claims were that worker's all the same.
 INSERT INTO {claims} (run_id, claim, worker)
 SELECT r.id, r.claim, r.executed_by
 FROM {rows u}

@@ -75,7 +75,7 @@ ORDER BY m.sent_at, m.id;
 {update mailbox m, u} SET delivered = true {from u} WHERE m.run_id = u.run_id AND m.id = u.id;
 
 -- name: take_mail(u(run_id uuid, id uuid))
--- Mail that its run has taken, or that nobody can take.
+-- Mail that its run has taken, or that no run can take.
 {delete mailbox by u};
 
 -- name: tell_parents(u(id uuid))

@@ -2,7 +2,7 @@
 
 -- name: fence(worker, f(id uuid, claim integer))
 -- The runs of a flush that carries more than the usual freight: those that are still this worker's, under the claim that
--- it knows. And when the server was started, if there is one. Rows that somebody holds are stepped over.
+-- it knows. And when the server was started, if there is one. Locked rows are stepped over.
 SELECT {wide}{server}, {now}, {standing}{/wide}
 FROM {rows f} {join} {runs} r ON r.id = f.id
 WHERE {same r.worker, :worker} AND r.claim = f.claim
@@ -22,15 +22,15 @@ GROUP BY u.id;
 
 -- name: foreign_steps(u(run_id uuid, claim integer, branch text, position integer))
 -- Runs in which one of these addresses has an outcome recorded under another claim: their history is not what we believe.
--- An open record belongs to whoever holds the run.
+-- An open record belongs to the worker that holds the run.
 SELECT DISTINCT s.run_id::text AS run_id
 FROM {rows u}
 {join} {steps} s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
 WHERE s.claim <> u.claim AND s.status <> 'waiting';
 
 -- name: recorded_at(u(run_id uuid, branch text, position integer))
--- When the outcomes at these addresses were recorded. An open record may be an older one, which was found again: nobody
--- asks for its time.
+-- When the outcomes at these addresses were recorded. An open record may be an older one, which was found again: its
+-- time is not asked for.
 SELECT s.run_id::text AS run_id, s.branch, s.position, s.completed_at
 FROM {rows u}
 {join} {steps} s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position

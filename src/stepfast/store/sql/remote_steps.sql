@@ -39,7 +39,7 @@ ORDER BY s.run_id, s.seq
 {lock_all s};
 
 -- name: due_remote(carrier text, most bigint)
--- Those that somebody has to see to now, and nobody else is seeing to.
+-- Those that are due now, and that no other worker is working on.
 SELECT {now} AS now_ms, s.run_id::text, s.seq, s.id::text, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
        s.carrier, s.input, s.state, s.attempt, s.retries, s.backoff, s.dispatched_at, s.due_at, s.resent, s.queue_ms,
        s.settled_at, s.trace
@@ -66,7 +66,7 @@ WHERE true
 {skip run_id, id};
 
 -- name: over_remote(carrier text, run_id uuid, seq integer, most bigint)
--- Those that nobody waits for any more: their run has ended, or is gone, or has no open record of them.
+-- Those that are not waited for any more: their run has ended, or is gone, or has no open record of them.
 SELECT s.run_id::text AS run_id, s.seq FROM {remote_steps} s
 LEFT JOIN {runs} r ON r.id = s.run_id
 LEFT JOIN {steps} t ON t.run_id = s.run_id AND t.branch = s.branch AND t.position = s.position
@@ -95,16 +95,16 @@ ORDER BY s.run_id, s.seq
 SELECT u.id::text FROM {rows u} LEFT JOIN {runs} r ON r.id = u.id WHERE r.id IS NULL;
 
 -- name: closed_among(u(run_id uuid, seq integer))
--- Those of these that nothing is left to do about: what the transport still has of them is nobody's.
+-- Those of these that nothing is left to do about: what the transport still has of them belongs to no step.
 SELECT s.run_id::text AS run_id, s.seq
 FROM {rows u}
 {join} {remote_steps} s ON s.run_id = u.run_id AND s.seq = u.seq
 WHERE s.due_at IS NULL;
 
 -- name: alive_remote(run_id uuid)
--- The remote steps of a run that still come to something: they are under way, or their outcome is in the mailbox. One
--- that was sent anew under its old id, because the run had ended meanwhile, says when.
-SELECT s.id::text AS id, CASE WHEN count(*) > 1 THEN max(s.dispatched_at) END AS anew_at
+-- The remote steps of a run that can still end: they are under way, or their outcome is in the mailbox. One
+-- that was sent again under its old id, because the run had ended before, says when.
+SELECT s.id::text AS id, CASE WHEN count(*) > 1 THEN max(s.dispatched_at) END AS sent_again_at
 FROM {remote_steps} s
 WHERE s.run_id = :run_id
 GROUP BY s.run_id, s.id

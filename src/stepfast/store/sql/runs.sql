@@ -52,7 +52,7 @@ SELECT u.id::text AS ours, r.id FROM {rows u}
 SELECT r.id, r.input, r.format FROM {runs} r WHERE r.id {in ids} AND octet_length(r.input) <= 4096;
 
 -- name: outcomes(ids uuid[])
--- Those of the given runs that have ended: one question for everybody who waits in a process.
+-- Those of the given runs that have ended: one question for all callers that wait in a process.
 SELECT id::text, status, reason, output, error, COALESCE(output_format, format) FROM {runs}
 WHERE id {in ids} AND status IN ({ended});
 

@@ -13,7 +13,7 @@ WITH locked {once} (
 SELECT {schedule}, {now} AS now_ms FROM locked s;
 
 -- name: lock_free_schedules(names text[])
--- The same, but those that somebody else holds are stepped over: who holds one starts its runs just now.
+-- The same, but those that are locked are stepped over: another process starts their runs just now.
 WITH locked {once} (
     SELECT s.* FROM {schedules} s WHERE s.name {in names} ORDER BY s.name {lock s skip}
 )

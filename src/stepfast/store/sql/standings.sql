@@ -2,7 +2,7 @@
 -- a standing, in its order (model/run_state.py).
 
 -- name: lock_free(u(id uuid))
--- Runs by their ids; those that somebody else holds are stepped over.
+-- Runs by their ids; those that are locked are stepped over.
 SELECT {wide}{now}, {standing}{/wide}
 FROM {rows u} {join} {runs} r ON r.id = u.id
 ORDER BY r.id
@@ -31,8 +31,8 @@ SET status = c.status, reason = c.reason, waiting_for = c.waiting_for, asked = c
 WHERE r.id = c.id;
 
 -- name: set_aside(u(id uuid, now bigint))
--- Runs of which a sweep could decide nothing, because the database refuses what they would become: paused, and in nobody's
--- hands, so that no sweep finds them. A resume makes them due when they were. What has ended stays ended.
+-- Runs of which a sweep could decide nothing, because the database refuses what they would become: paused, and held
+-- by no worker, so that no sweep finds them. A resume makes them due when they were. What has ended stays ended.
 {update runs r, u}
 SET status = CASE WHEN r.status IN ({ended}) THEN r.status ELSE 'paused' END,
     paused_at = CASE WHEN r.status IN ({ended}) THEN r.paused_at ELSE u.now END,
@@ -52,8 +52,8 @@ WHERE t.run_id = u.id AND t.due_at > {stamp};
 
 -- name: traces(u(id uuid))
 -- What other rows tell of runs that are about to be cancelled: whether they have completed something that can be undone;
--- whether their last attempt failed and nobody has claimed them since; and of those that workers died with, a step that
--- was seen under way and has no outcome, and the last one that has.
+-- whether their last attempt failed and no worker has claimed them since; and of those that workers died with, a step
+-- that was seen under way and has no outcome, and the last one that has.
 SELECT r.id::text AS id,
        COALESCE((SELECT true FROM {steps} s
                  WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false) AS undoable,
@@ -80,7 +80,7 @@ WHERE s.mail IS NOT NULL AND s.kind IN ('signal', 'question') AND s.status = 'co
 {skip run_id, id};
 
 -- name: forget(f(run_id uuid, branch text, position integer))
--- Records that the next attempt is to make anew.
+-- Records that the next attempt is to make again.
 {delete steps by f};
 
 -- name: inherit(u(ended uuid, successor uuid))
@@ -94,7 +94,7 @@ FROM {rows u} {join} {runs} r ON r.id = u.ended
 WHERE s.id = u.successor;
 
 -- name: keep_traces(u(id uuid, trace text))
--- What observers leave for whoever takes these runs next. They are locked in this transaction.
+-- What observers leave for the workers that take these runs next. They are locked in this transaction.
 {update runs r, u} SET trace = u.trace {from u} WHERE r.id = u.id;
 
 -- name: inherit_mail(u(ended uuid, successor uuid))
@@ -109,7 +109,7 @@ WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
 {from u}
 WHERE v.run_id = u.ended AND v.key LIKE '~signal/%';
 
--- name: cancel_heir(u(successor uuid, ended uuid))
+-- name: cancel_continuation(u(successor uuid, ended uuid))
 -- A cancellation (`u` whose, `u` of which run) that its run left unheard when it went on as another.
 INSERT INTO {mailbox} (run_id, id, kind, name, format, sent_at, delivered)
 SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false FROM {rows u}
@@ -117,7 +117,7 @@ WHERE true
 {skip run_id, id};
 
 -- name: lock_own(worker, g(id uuid, claim integer))
--- Runs that a worker gives back (`g`, under the claims `g`), if they are its own. Rows that somebody holds are stepped over.
+-- Runs that a worker gives back (`g`, under the claims `g`), if they are its own. Locked rows are stepped over.
 SELECT {wide}{now}, {standing}{/wide}
 FROM {rows g} {join} {runs} r ON r.id = g.id
 WHERE {same r.worker, :worker} AND r.claim = g.claim
@@ -125,7 +125,7 @@ ORDER BY r.id
 {lock r skip};
 
 -- name: lock_held(worker)
--- What names a worker that leaves. Rows that somebody holds are stepped over.
+-- What names a worker that leaves. Rows that are locked are stepped over.
 SELECT {wide}{now}, {standing}{/wide}
 FROM {runs} r {index runs_worker} WHERE r.worker = :worker
 ORDER BY r.id

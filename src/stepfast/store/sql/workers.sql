@@ -78,7 +78,7 @@ SELECT id::text, host, pid, queues, workflows, concurrency, lease_ms,
 FROM {workers} ORDER BY started_at, id;
 
 -- name: beats(worker)
--- The last beats of all other workers that live, for whoever watches over them.
+-- The last beats of all other workers that live, for the worker that watches them.
 SELECT id, beat_at, lease_ms, process FROM {workers} WHERE state <> 'dead' AND id <> :worker;
 
 -- name: expire(u(id uuid))

@@ -30,7 +30,7 @@ _VALUES = re.compile(r"VALUES (\([^()]*\?[^()]*\))")
 
 def execute_wide(database: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
     """Run a statement that has ``VALUES (?, …)`` once for all rows; how many it wrote. (The connection's own count of
-    changes would include what somebody's triggers wrote.)"""
+    changes would include what triggers of the application wrote.)"""
     return execute_flat(database, sql, list(chain.from_iterable(rows)), len(rows)) if rows else 0
 
 

@@ -166,7 +166,7 @@ def _in_transaction(
     sqlite3's words, and may be the same.
 
     Where the connection leads is looked at when the work is done, and can still be undone: SQLite waits for the lock
-    of whoever writes only as long as nothing was read in the same transaction."""
+    of another writer only as long as nothing was read in the same transaction."""
     database = Borrowed(connection)
     try:
         begins_itself = not driver.in_transaction and _begins_at_first_write(driver)
@@ -179,7 +179,7 @@ def _in_transaction(
                 _refuse_other_file(database, sql, troubles)
         except BaseException:
             if begins_itself:
-                connection.rollback()  # nobody else has written in it yet
+                connection.rollback()  # nothing else was written in it yet
             elif driver.in_transaction:
                 database.execute(_ROLLBACK)
                 database.execute(_RELEASE)
@@ -192,7 +192,7 @@ def _in_transaction(
 
 
 def _refuse_other_file(database: Any, sql: dict[str, str], troubles: Troubles) -> None:
-    """Another file may have the same tables, and what is started there is started for nobody here. Of several
+    """Another file may have the same tables, and what is started there is executed by no worker of this one. Of several
     files that are attached to one connection, SQLite takes the first that has the table; they may be attached or
     detached at any moment, so that each call looks."""
     found = database.execute(sql["files"]).fetchone()

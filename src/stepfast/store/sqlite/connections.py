@@ -126,15 +126,15 @@ def _make_private(path: str | None) -> None:
 
 
 def turn_to_wal(path: str | None, patience: float) -> None:
-    """For a file of somebody else's that is to get our tables."""
+    """For a file of the application that is to get our tables."""
     if path is not None:
         with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
             patiently(lambda: _switch(database), patience)
 
 
 def _use_wal(database: sqlite3.Connection, ours: str) -> None:
-    """A write-ahead log, for a new file and for one of ours. Whoever only looks into a file of somebody else's leaves
-    it as it is."""
+    """A write-ahead log, for a new file and for one of ours. A file of another application that is only read is left
+    as it is."""
     if not database.execute("SELECT count(*) = 0 OR max(name = ?) FROM sqlite_master", (ours,)).fetchone()[0]:
         return
     _switch(database)
@@ -160,7 +160,7 @@ def patiently(action: Callable[[], T], patience: float) -> T:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether somebody else holds the lock, so that trying again helps."""
+    """Whether another connection holds the lock, so that trying again helps."""
     return primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 

@@ -43,7 +43,7 @@ class GuardedConnection(OwnConnection):
     _authorized = False
 
     def use_authorizer(self) -> None:
-        """Once, and never taken away: SQLite prepares every statement anew when an authorizer is set."""
+        """Once, and never taken away: SQLite prepares every statement again when an authorizer is set."""
         if not self._authorized:
             self._authorized = True
             self.set_authorizer(self._authorize)
@@ -99,8 +99,8 @@ class Guard:
             )
         if self._is_late():
             raise StepTimeout(
-                f"the function took longer than {self._seconds:g} s in a transaction; on SQLite nobody else can write "
-                "meanwhile, so it has 10 s unless it is given a timeout"
+                f"the function took longer than {self._seconds:g} s in a transaction; on SQLite it keeps all other "
+                "writers waiting, so it has 10 s unless it is given a timeout"
             ) from error
         if self._misuse is not None:
             raise ContextMisuse(
@@ -181,7 +181,7 @@ def transact(
         execute_wide(database, sql["record_steps"], [step_row(done, now)])
         found = database.execute(sql["recorded_step"], where).fetchone()
     if found is None:
-        raise Undone(_lost(run_id, claim))  # somebody else's record is there
+        raise Undone(_lost(run_id, claim))  # the record of another claim is there
     asked, *columns = found
     return Transacted(StepRecord(*columns), asked)
 
@@ -195,7 +195,7 @@ def _fence(database: sqlite3.Connection, sql: dict[str, str], worker: str, run_i
 def _result(
     database: sqlite3.Connection, call: Callable[[Any], Any], record: Callable[[Any], StepDone], timeout: float | None
 ) -> StepDone:
-    """Whatever the function raises is the caller's, and not a trouble of the writer; unless the disk is at fault."""
+    """Errors of the function are the caller's, and no trouble of the writer; unless the disk is at fault."""
     assert isinstance(database, GuardedConnection)
     try:
         with Guard(database, SECONDS if timeout is None else timeout):

@@ -30,7 +30,7 @@ _REFUSALS = (
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the file cannot be used at the moment, whatever is asked of it."""
+    """Whether the file cannot be used at the moment, for any purpose."""
     return isinstance(error, sqlite3.Error) and primary_code(error) in _AWAY
 
 

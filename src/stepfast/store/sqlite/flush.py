@@ -49,7 +49,7 @@ def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch:
 
 
 def _no_server(_: int | None) -> None:
-    """A file has no server that could have been started anew."""
+    """A file has no server that could have been restarted."""
 
 
 # -- the short way -------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def mail(database: sqlite3.Connection, sql: dict[str, str], looks: Sequence[Look
         if large:
             found = database.execute(sql["mail_value"], (run_id, mail_id)).fetchone()
             if found is None:
-                continue  # taken meanwhile
+                continue  # taken in between
             (value,) = found
         if run_id in boxes:
             boxes[run_id].mail.append(Mail(run_id, mail_id, kind, name, value, error, format_, trace))
@@ -66,6 +66,6 @@ def post_to_step(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) 
 
 
 def refuse_if_full(database: Any, sql: dict[str, str], run_id: str, most: int) -> None:
-    """Answer once the signal is in the mailbox: it goes with whatever else is rolled back."""
+    """Raise once the signal is in the mailbox: it goes when the transaction is rolled back."""
     if database.execute(sql["count_signals"], (run_id, most + 1)).fetchone()[0] > most:
         raise mailbox_full(run_id, most)

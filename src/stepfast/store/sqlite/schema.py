@@ -29,7 +29,7 @@ class Schema:
         return state_of(self._known, int(rows["version"]), int(rows["compatible_from"]))
 
     def migrate(self, database: sqlite3.Connection) -> list[str]:
-        """Apply what is pending. The writer's transaction keeps every other process out meanwhile."""
+        """Apply what is pending. The writer's transaction keeps every other process out until it is done."""
         state = self.state(database)
         refuse_too_new(state)
         for migration in due(self._known, state):

@@ -61,7 +61,7 @@ class Bell:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens for wake-ups."""
+        """Whether there are listeners for wake-ups."""
         return bool(self._listeners)
 
     def add(self, heard: Callable[[Wakeups], None]) -> object:
@@ -75,7 +75,7 @@ class Bell:
         self._listeners.pop(ticket, None)
 
     def ring(self) -> None:
-        """Wake everybody who listens."""
+        """Wake all listeners."""
         for loop, heard in list(self._listeners.values()):
             _call(loop, heard, LOOK)
 
@@ -141,7 +141,7 @@ class SqliteGlance(BaseGlance):
 
     def _execute(self, database: sqlite3.Connection, sql: str, values: Sequence[Any], asked_until: float) -> list[Any]:
         now = time.monotonic()
-        if now > asked_until:  # those who waited before it were slow: one more who waits helps nobody
+        if now > asked_until:  # those who waited before it were slow: one more that waits is of no use
             raise TookTooLong(self._patience)
         until = now + self._patience
         database.set_progress_handler(lambda: time.monotonic() > until, _OFTEN)
@@ -244,7 +244,7 @@ class SqliteStore(Store):
             await asyncio.wrap_future(reader.connected)
         except Exception:
             if self._writer is writer:
-                self.drop()  # whoever comes next begins anew
+                self.drop()  # the next caller opens another
             raise
 
     def _threads(self) -> tuple[Writer, ConnectionThread]:
@@ -277,7 +277,7 @@ class SqliteStore(Store):
         return database
 
     async def close(self) -> None:
-        """Finish what waits. The threads do so by themselves, also if nobody waits for them any more."""
+        """Finish what waits. The threads do so by themselves, also if they are not waited for any more."""
         writer = self._writer
         self.drop()
         if writer is not None:
@@ -318,9 +318,9 @@ class SqliteStore(Store):
         return self._schema.script()
 
     def roles_sql(self) -> str:
-        """Refused: whoever may open the file may do everything."""
+        """Refused: a user who may open the file may do everything."""
         raise ConfigurationError(
-            "SQLite has no roles: whoever may write to the file may do everything. Use the rights of the file; "
+            "SQLite has no roles: users who may write to the file may do everything. Use the rights of the file; "
             "for a Postgres, name it: --url or STEPFAST_URL"
         )
 

@@ -36,7 +36,7 @@ class Job(Generic[T]):
         self.error: Exception | None = None
 
     def hand_back(self) -> None:
-        """Tell whoever waits; nobody does if the caller was cancelled."""
+        """Notify the caller, unless it was cancelled."""
         if self.future.done():
             return
         if self.error is None:
@@ -101,7 +101,7 @@ def hand_back(jobs: Iterable[Job[Any]]) -> None:
         try:
             loop.call_soon_threadsafe(_hand_back_all, theirs)
         except RuntimeError:
-            pass  # the loop was closed: nobody waits there any more
+            pass  # the loop was closed: no caller waits there any more
 
 
 def _hand_back_all(jobs: list[Job[Any]]) -> None:
@@ -130,10 +130,10 @@ class ConnectionThread:
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         """Done once the thread has given it up."""
         for promise in (self.connected, self.ended):
-            promise.set_running_or_notify_cancel()  # nobody who waits for it can cancel it for the others
+            promise.set_running_or_notify_cancel()  # one caller that waits for it cannot cancel it for the others
 
     def start(self) -> None:
-        """Connect, in the thread. No transaction is begun: whoever opens us may hold the lock."""
+        """Connect, in the thread. No transaction is begun: the thread that opens us may hold the lock."""
         self._thread.start()
 
     def finish(self) -> None:
@@ -218,10 +218,11 @@ _LOOK_AROUND = 0.04
 _LATELY = 1.0
 """Another process that committed within this many seconds is taken to want the lock again."""
 _YIELD = 0.001
-"""How long the lock is left alone after a commit then. SQLite wakes nobody: who waits for it must find it free."""
+"""How long the lock is left alone after a commit then. SQLite wakes no waiters: they have to find it free."""
 _BEGIN = "BEGIN IMMEDIATE -- a group"
-"""In words that nobody else uses: what is prepared already is not shown to the authorizer again, so that a function
-in ``ctx.transaction`` would get past it. COMMIT and ROLLBACK are Python's own methods, which prepare them each time."""
+"""In words that no other statement has: what is prepared already is not shown to the authorizer again, so that a
+function in ``ctx.transaction`` would get past it. COMMIT and ROLLBACK are Python's own methods, which prepare them
+each time."""
 _TELL = 0.02
 """Seconds between two reports of foreign commits at least: they say "look", and looking costs a query."""
 

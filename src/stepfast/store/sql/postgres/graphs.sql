@@ -2,7 +2,7 @@
 -- dependencies it waits for. Both counts, and what follows from them, are changed only under the lock of the dag run.
 
 -- name: start_dag
--- Many dag runs of one shape: running from the start, in nobody's hands, and ready only when their steps are settled.
+-- Many dag runs of one shape: running from the start, held by no worker, and ready only when their steps are settled.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, visible_at, input, key, max_attempts,
                            timeout_ms, deadline_ms, deadline_at, tags, concurrency_key, format, created_at, started_at,
                            ready_at, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, graph,
@@ -56,8 +56,8 @@ ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 
 -- override: lock_open_steps
--- The steps of dag runs that begin to fail, in the order in which everybody locks. Waited for: who holds them without
--- the lock of their dag run is about to be done.
+-- The steps of dag runs that begin to fail, in the order in which all transactions lock. Waited for: those that hold
+-- them without the lock of their dag run are about to be done.
 WITH steps AS MATERIALIZED (
     SELECT s.id FROM unnest($1::uuid[]) AS u(id)
     CROSS JOIN LATERAL (SELECT r.id FROM {schema}.runs r

@@ -4,10 +4,10 @@
 -- long ago was started long ago, so that looking from the oldest id on finds them.
 
 -- override: ended_page
--- A look at the next $2 runs after one ($1): whether anybody executes anything just now, the last of the runs, how many there
+-- Read the next $2 runs after one ($1): whether any worker executes anything, the last of the runs, how many there
 -- were, when the first and the last were started; and of those that ended at least $3 (failed: $4) milliseconds ago, and
--- so ($5, if it is given), the first $6, with who may still need them. Who that is, is looked up run by run: most have
--- nobody, and the planner would rather read a whole table for a list whose length it does not know.
+-- so ($5, if it is given), the first $6, with those that may still need them. These are looked up run by run: most have
+-- none, and the planner would rather read a whole table for a list whose length it does not know.
 WITH page AS MATERIALIZED (
     SELECT r.id, r.status, r.reason, r.completed_at, r.created_at, r.claim, r.parent_id, r.origin_id,
            r.graph IS NOT NULL AS dag, CASE WHEN r.reason = 'continued' THEN r.output END AS went_on

@@ -2,7 +2,7 @@
 
 -- override: count_in
 -- What workers hold in a queue that has become limited, and was claimed before: it counts from now on. Rows that
--- somebody holds are stepped over; the next claim finds them.
+-- are locked are stepped over; the next claim finds them.
 WITH held AS MATERIALIZED (
     SELECT r.id FROM {schema}.runs r
     WHERE r.worker IS NOT NULL AND r.counted_attempt IS NULL AND r.queue = ANY($1::text[])

@@ -81,7 +81,7 @@ ON CONFLICT (run_id, id) DO NOTHING
 RETURNING 1;
 
 -- name: undelivered
--- The oldest mail that was only inserted; its runs are locked, and mail of runs that somebody else holds is passed
+-- The oldest mail that was only inserted; its runs are locked, and mail of runs that are locked already is passed
 -- over, so that however much of it there is it keeps none from the others. The mail itself is seen as it was when the
 -- statement began: the next statement looks again, under the lock.
 SELECT m.run_id::text AS run_id, m.id::text AS id

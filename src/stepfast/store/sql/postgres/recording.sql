@@ -4,7 +4,7 @@
 -- name: flush
 -- What the journal usually brings, in one round trip: completed steps of the main branch, tried once, and completed
 -- runs; flush_telling also leaves the ends of children for their parents, as tell_parents does. The
--- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: a run that did not
+-- fence locks the run rows in id order and steps over those that are locked. All or nothing: a run that did not
 -- pass the fence, or a server that is not the one we know ($15), is a division by zero, a position that was recorded
 -- before is a unique violation; either undoes it all, and the batch is written statement by statement instead. Without
 -- ON CONFLICT each record is one entry less in the log of the server, which confirms every row of such an insert. Two
@@ -69,7 +69,7 @@ FROM counts;
 
 -- name: record_steps
 -- Outcomes of steps whose runs passed the fence in this transaction. An open record (`waiting`) is replaced by the
--- outcome, whoever made it, and by nothing else: what was decided once stays decided, and an outcome is final.
+-- outcome, with either author, and by nothing else: what was decided once stays decided, and an outcome is final.
 INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
                             line, format, undo, losses, mail, started_at, completed_at)
 SELECT DISTINCT ON (s.run_id, s.branch, s.position)

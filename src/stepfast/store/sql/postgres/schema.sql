@@ -10,7 +10,7 @@ SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE '"' || schemaname::text 
 SELECT name FROM {schema}.meta WHERE name = 'version' FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: schema_exists
--- The schema may have been made for us by somebody with the right to do so.
+-- The schema may have been made for us by a user with the right to do so.
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE '"' || nspname::text || '"' = $1::text);
 
 -- name: now_of_node

@@ -35,9 +35,9 @@ ORDER BY r.visible_at LIMIT $1
 FOR NO KEY UPDATE OF r SKIP LOCKED;
 
 -- name: lock_lost
--- A bounded batch of runs that name no living worker. Only to lock them: a row that somebody changed since this
+-- A bounded batch of runs that name no living worker. Only to lock them: a row that was changed since this
 -- statement began is looked at again as it is by now, but the workers are still seen as they were then; one that was
--- reaped and claimed meanwhile, by a worker that has come since, would be taken for lost.
+-- reaped and claimed in between, by a worker that has come since, would be taken for lost.
 SELECT r.id::text AS id FROM {schema}.runs r
 WHERE r.worker IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')

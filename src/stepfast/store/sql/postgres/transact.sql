@@ -11,8 +11,8 @@ LEFT JOIN {schema}.steps s
     ON s.run_id = $1 AND s.branch = $2 AND s.position = $3 AND s.claim = $4 AND s.status <> 'waiting';
 
 -- name: fence_one
--- The run, if it is still ours, and what operators ask of it: locked as late as possible, because whoever holds this row
--- keeps the journal from it. And the transaction that the function has left us in.
+-- The run, if it is still ours, and what operators ask of it: locked as late as possible, because the lock of this
+-- row keeps the journal from it. And the transaction that the function has left us in.
 SELECT txid_current() AS txid, r.now_ms, r.asked
 FROM (SELECT 1) AS one
 LEFT JOIN (SELECT {now} AS now_ms, asked FROM {schema}.runs WHERE id = $1 AND worker = $2 AND claim = $3

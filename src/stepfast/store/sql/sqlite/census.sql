@@ -1,4 +1,4 @@
--- The census: how things stand, for whoever watches over all of it. Every count stops at a bound, and what has ended is
+-- The census: counts over all of the namespace, for monitoring. Every count stops at a bound, and what has ended is
 -- not counted at all: the tables may hold millions of that.
 
 -- name: census_queues

@@ -1,5 +1,5 @@
 -- Dag runs and their steps. A dag run's row counts the steps that are not settled yet, a step's row the dependencies it waits
--- for; both are changed in the transaction that settles a step, which nobody else's comes in between.
+-- for; both are changed in the transaction that settles a step, and no other transaction comes in between.
 
 -- name: post_to_step
 -- A signal to a dag run, left in the mailbox of the step of its name.

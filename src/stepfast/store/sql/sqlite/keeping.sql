@@ -4,7 +4,7 @@
 -- long ago was started long ago, so that looking from the oldest id on finds them.
 
 -- name: remover_turn
--- Whether nobody else takes runs away just now: there is one writer.
+-- Whether no other process removes runs just now: there is one writer.
 SELECT 1 AS ours;
 
 -- name: join_links

@@ -7,7 +7,7 @@
 --               the code is: the workflow is known, the input fits by type, required and unknown fields, enum and items.
 --               What the code demands beyond that is found out by the first claim, which ends the run (`invalid_input`).
 --   signal      leaves a signal in the mailbox.
---   cancel,     leave a word of that kind in the mailbox; whoever delivers it does what an operator's call does at once.
+--   cancel,     leave a word of that kind in the mailbox; its delivery does what an operator's call does at once.
 --   resume,
 --   reschedule
 --
@@ -15,7 +15,7 @@
 --   fail, beat
 --
 -- The first five only insert rows: they lock none that exist, so that a transaction that stays open holds no worker up. The
--- last three lock the callback, so that its time is not up before the transaction has ended, whatever its run does. Workers
+-- last three lock the callback, so that its time is not up before the transaction has ended, also if its run ends. Workers
 -- find what was inserted when they next ask; with `notify => true` the server wakes them at the commit, at the price of a
 -- lock over the whole server which every NOTIFY takes there.
 --
@@ -194,7 +194,7 @@ BEGIN
 END
 $$;
 
--- Whether a value is of a type of JSON schema, or of one of several. Types that nobody knows here fit everything.
+-- Whether a value is of a type of JSON schema, or of one of several. Types that are not known here fit everything.
 CREATE FUNCTION {schema}.sql_is_of(value jsonb, kinds jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 SELECT EXISTS (
@@ -323,7 +323,7 @@ END
 $$;
 
 -- Start a run: `SELECT {schema}.start('checkout', '{"id": 1}', key => 'o-1')`. With a key that is taken, the run that has
--- it. A dag run is running from the start, in nobody's hands, and its steps are what waits in the queue.
+-- it. A dag run is running from the start, held by no worker, and its steps are what waits in the queue.
 CREATE FUNCTION {schema}.start(
     workflow text, input json DEFAULT 'null', key text DEFAULT NULL, queue text DEFAULT NULL,
     priority integer DEFAULT 0, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
@@ -390,7 +390,7 @@ BEGIN
                                        AND r.place IS NOT NULL AND r.losses < 2 LIMIT most + 1) AS x) THEN
         RAISE EXCEPTION 'queue % is full: it takes at most % ready runs (max_ready)', quote_literal(queue), most
             USING ERRCODE = 'configuration_limit_exceeded',
-                  HINT = 'Start again when there is room. Is somebody serving the queue? `stepfast queues` tells.';
+                  HINT = 'Start again when there is room. Is there a worker for the queue? `stepfast queues` tells.';
     END IF;
 END
 $$;
@@ -652,7 +652,7 @@ BEGIN
        AND (SELECT count(*) FROM (SELECT FROM {schema}.mailbox b
                                   WHERE b.run_id = sql_leave_mail.run AND b.kind = 'signal' LIMIT 10000) AS x) >= 10000 THEN
         RAISE EXCEPTION 'run % has 10000 signals that it has not taken; no more are kept', sql_leave_mail.run
-            USING ERRCODE = 'program_limit_exceeded', HINT = 'Somebody sends what the run does not wait for.';
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Find the sender: the run does not wait for these.';
     END IF;
     INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
     VALUES (sql_leave_mail.run, {schema}.sql_new_id(), sql_leave_mail.kind, sql_leave_mail.name, sql_leave_mail.value, 1,
