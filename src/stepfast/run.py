@@ -110,13 +110,13 @@ class Run(Generic[O]):
         """The last run of the chain, and its row; of a handle of one run alone that."""
         run = self._last or self
         row = await run._row()
-        if self._alone or row.reason != status.REASON_CONTINUED:
-            return run, row
-        which = await (await self._connect()).store.continuation(run.id)
-        if which == run.id:
-            return run, row
-        self._last = run = Run[O](which, self._connect, self._payloads, self._output_type, True).this
-        return run, await run._row()
+        while row.reason == status.REASON_CONTINUED and not self._alone:
+            which = await (await self._connect()).store.continuation(run.id)
+            if which == run.id:
+                break
+            self._last = run = Run[O](which, self._connect, self._payloads, self._output_type, True).this
+            row = await run._row()
+        return run, row
 
     async def status(self) -> str:
         """The status of the run: ``queued``, ``running``, ``completed`` …"""
@@ -245,7 +245,9 @@ class Run(Generic[O]):
 
     async def activity(self) -> list[Activity]:
         """The append-only log of every call, failed tries included, in start order."""
-        await self._row()
+        run, _ = await self._latest()
+        if run is not self:
+            return await run.activity()
         store = (await self._connect()).store
         begun = [dag_step for dag_step in await store.dag_steps(self.id) if dag_step.started_at is not None]
         rows = await store.executors([self.id, *(dag_step.id for dag_step in begun)])
@@ -260,7 +262,8 @@ class Run(Generic[O]):
     async def export(self) -> dict[str, Any]:
         """The run with all its records, as plain values for a file of JSON; ``app.replay`` takes it, without this
         database. A step of a dag run is exported with that run."""
-        return await export_run((await self._connect()).store, self.id)
+        run, _ = await self._latest()
+        return await export_run((await self._connect()).store, run.id)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """A value that the run has set by ``ctx.set``; the default if it has not."""
@@ -293,7 +296,7 @@ class Run(Generic[O]):
                 return self._payloads.plain(found.value, found.format or 0, f"the value of {key!r}")
             if found.status is None:
                 raise RunNotFound(run_id)
-            if found.continuation is None:
+            if found.continuation is None or self._alone:
                 raise InvalidState(f"run {run_id} is {found.status}, and has not set {key!r}")
             run_id = found.continuation
 
@@ -301,27 +304,29 @@ class Run(Generic[O]):
         self, name: str, *, after: str | None = None, type: Any = Any, timeout: Seconds | None = None
     ) -> AsyncGenerator[StreamItem[Any], None]:
         """The items of a stream, while the run works and after: ``async for item in run.stream("tokens")``. It begins
-        ``after`` an offset, or at the first item, follows a run that goes on as another, and ends with the stream or
-        the run. ``timeout``: seconds without an item after which TimeoutError is raised."""
+        ``after`` an offset, or at the first item, follows a run that goes on as another (but ``run.this.stream``), and
+        ends with the stream or the run. ``timeout``: seconds without an item after which TimeoutError is raised."""
         check_name(name, "the name of a stream", self._payloads.settings.max_name)
         check_type(type, f"an item of stream {name!r}")
         limit = None if timeout is None else seconds(timeout, "the timeout of a stream")
-        async for item in streams.read(await self._connect(), self._payloads, self.id, name, after, type, limit):
+        connected, follow = await self._connect(), not self._alone
+        async for item in streams.read(connected, self._payloads, self.id, name, after, type, limit, follow=follow):
             yield item
 
     async def streams(self) -> list[str]:
-        """The names of the run's streams."""
-        return await streams.names((await self._connect()).store, self.id)
+        """The names of the run's streams, and of those that it has continued as."""
+        return await streams.names((await self._connect()).store, self.id, follow=not self._alone)
 
     async def logs(self) -> list[LogLine]:
         """What the code of the run has logged, if its application keeps that: ``Stepfast(run_logs="INFO")``."""
-        return await streams.log_lines(await self._connect(), self._payloads, self.id)
+        return await streams.log_lines(await self._connect(), self._payloads, self.id, follow=not self._alone)
 
     async def follow_logs(self, *, timeout: Seconds | None = None) -> AsyncGenerator[LogLine, None]:
         """The same while the run works, until it ends: ``async for line in run.follow_logs()``. ``timeout``: seconds
         without a line after which TimeoutError is raised."""
         limit = None if timeout is None else seconds(timeout, "the timeout of follow_logs")
-        async for line in streams.follow_lines(await self._connect(), self._payloads, self.id, limit):
+        connected, follow = await self._connect(), not self._alone
+        async for line in streams.follow_lines(connected, self._payloads, self.id, limit, follow=follow):
             yield line
 
     async def values(self) -> dict[str, Any]:

@@ -176,16 +176,20 @@ def _closed() -> AppClosed:
 
 async def read(
     connected: Connected, payloads: Payloads, run_id: str, name: str, after: str | None, type_: Any,
-    timeout: float | None,
+    timeout: float | None, *, follow: bool = True,
 ) -> AsyncIterator[StreamItem[Any]]:  # fmt: skip
-    """The items of a stream of a run, and of those that it goes on as, until it ends."""
+    """The items of a stream of a run, and of those that it goes on as, until it ends; without ``follow`` its own."""
     link, number = check_offset(after)
     link_id = run_id
-    for _ in range(link):
-        end = (await connected.ask(lambda: connected.store.stream_ends([link_id]))).get(link_id)  # noqa: B023
-        if end is None or end.continuation is None:
-            raise RunNotFound(link_id, f": the offset {after!r} is of a run that is not there")
-        link_id = end.continuation
+    if link and not follow:
+        raise InvalidInput(f"the offset {after!r} is of a later run of the chain, and run.this reads one run alone")
+    if link:
+        wanted, store = link, connected.store
+        found = await connected.ask(lambda: store.link_of_chain(run_id, wanted))
+        if found is None:
+            raise RunNotFound(run_id, f": the offset {after!r} is of a run that is not there")
+        link_id, link = found
+        number = number if link == wanted else 0
     what = f"an item of stream {name!r}"
     while True:
         page = await connected.streams.page(_Place(link_id, name, number), timeout)
@@ -207,9 +211,9 @@ async def read(
             continue
         if page.end is None:
             raise RunNotFound(link_id)
-        if page.end.continuation is None:
+        if page.end.continuation is None or not follow:
             return
-        link, number, link_id = link + 1, 0, page.end.continuation
+        link, number, link_id = link + 1 + page.end.links_gone, 0, page.end.continuation
 
 
 def check_offset(offset: str | None) -> tuple[int, int]:
@@ -222,20 +226,15 @@ def check_offset(offset: str | None) -> tuple[int, int]:
     return int(found[1]), min(int(found[2]), 2**31 - 1 - _PAGE)
 
 
-async def names(store: Store, run_id: str) -> list[str]:
+async def names(store: Store, run_id: str, *, follow: bool = True) -> list[str]:
     """The streams of a run, and of those that it goes on as."""
-    found: dict[str, None] = {}
-    link: str | None = run_id
-    while link is not None:
-        end = (await store.stream_ends([link])).get(link)
-        if end is None:
-            raise RunNotFound(link)
-        found.update(dict.fromkeys(await store.stream_names(link)))
-        link = end.continuation
+    found = await (store.stream_names(run_id) if follow else store.stream_sizes(run_id))
+    if not found and run_id not in await store.stream_ends([run_id]):
+        raise RunNotFound(run_id)
     return sorted(name for name in found if name and not name.startswith(OWN_STREAMS))
 
 
-async def log_lines(connected: Connected, payloads: Payloads, run_id: str) -> list[LogLine]:
+async def log_lines(connected: Connected, payloads: Payloads, run_id: str, *, follow: bool = True) -> list[LogLine]:
     """What a run has logged, and those that it goes on as."""
     found: list[LogLine] = []
     link: str | None = run_id
@@ -247,20 +246,19 @@ async def log_lines(connected: Connected, payloads: Payloads, run_id: str) -> li
             found += [_line(payloads, row.value, row.format, row.sent_at) for row in rows]
             number = rows[-1].number
         found += await _dropped(connected, payloads, link, found)
-        link = end.continuation
+        link = end.continuation if follow else None
     return found
 
 
 async def follow_lines(
-    connected: Connected, payloads: Payloads, run_id: str, timeout: float | None
+    connected: Connected, payloads: Payloads, run_id: str, timeout: float | None, *, follow: bool = True
 ) -> AsyncIterator[LogLine]:
     """What a run logs while it works."""
-    link, last = run_id, list[LogLine]()
-    async for item in read(connected, payloads, run_id, LOGS, None, Any, timeout):
+    last = list[LogLine]()
+    async for item in read(connected, payloads, run_id, LOGS, None, Any, timeout, follow=follow):
         last = [as_line(item.value, item.sent_at)]
         yield last[0]
-    while (end := (await connected.store.stream_ends([link])).get(link)) is not None and end.continuation is not None:
-        link = end.continuation
+    link = await connected.store.continuation(run_id) if follow else run_id
     for line in await _dropped(connected, payloads, link, last):
         yield line
 

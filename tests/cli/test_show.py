@@ -200,6 +200,7 @@ SHOWN: dict[str, Callable[[Shop, Verbs], str]] = {
     "unread signals": unread_signals,
     "undos": lambda shop, _: shop.started("saga", "fail"),
     "continued": lambda shop, _: shop.started("voyage", 1),
+    "one link of a chain": lambda shop, _: f"{shop.started('voyage', 1)} --this",
     "long payload": lambda shop, _: shop.start("refuse", "x" * 5000),
     "asked to pause": lambda shop, _: str(shop.play(asked_to_pause)),
 }
@@ -208,7 +209,7 @@ SHOWN: dict[str, Callable[[Shop, Verbs], str]] = {
 @pytest.mark.parametrize("case", SHOWN)
 def test_show(stepfast: Verbs, shop: Shop, snapshot: Snapshot, case: str) -> None:
     run_id = SHOWN[case](shop, stepfast)
-    snapshot(stepfast("show", run_id).stdout.replace(str(shop.folder), "FOLDER"))
+    snapshot(stepfast("show", *run_id.split()).stdout.replace(str(shop.folder), "FOLDER"))
 
 
 def test_show_for_scripts(stepfast: Verbs, shop: Shop) -> None:
@@ -253,9 +254,12 @@ def test_what_lost_a_race_names_the_winner(stepfast: Verbs, shop: Shop) -> None:
 def test_undos_and_values_and_continuations_for_scripts(stepfast: Verbs, shop: Shop) -> None:
     steps = stepfast.json("show", shop.started("saga", "fail"))["steps"]
     assert [(step["kind"], step["undo"]) for step in steps] == [("step", "free")] * 2 + [("undo", None)] * 2
-    first = stepfast.json("show", shop.started("voyage", 1))
-    assert first["values"] == {"left": 1}
+    run_id = shop.started("voyage", 1)
+    first = stepfast.json("show", run_id, "--this")
+    assert (first["id"], first["values"]) == (run_id, {"left": 1})
     assert f"origin    {first['id']}" in stepfast("show", first["output"]).stdout
+    last = stepfast.json("show", run_id)
+    assert (last["id"], last["origin"], last["values"]) == (first["output"], run_id, {"left": 0})
 
 
 # -- payloads behind a codec

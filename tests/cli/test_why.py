@@ -35,7 +35,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "asleep": lambda shop, _: shop.started("nap"),
     "waiting_for_a_check": lambda shop, _: shop.started("tide"),
     "waiting_for_a_child": lambda shop, _: shop.started("convoy"),
-    "continued_as_another": lambda shop, _: shop.started("voyage", 1),
+    "continued_as_another": lambda shop, _: f"{shop.started('voyage', 1)} --this",
     "undone": lambda shop, _: shop.started("saga", "fail"),
     "cancelled": lambda shop, stepfast: after(stepfast, "cancel", shop.started("nap")),
     "paused": lambda shop, stepfast: after(stepfast, "pause", shop.start("nothing")),
@@ -54,8 +54,8 @@ def case(make: Callable[..., Any]) -> Callable[..., Any]:
 def test_why(name: str, stepfast: Verbs, shop: Shop, snapshot: Snapshot) -> None:
     make = CASES[name]
     run_id = shop.play(make) if inspect.iscoroutinefunction(make) else make(shop, stepfast)
-    sentence = str(stepfast.json("show", run_id)["why"])
-    assert sentence[:15] in stepfast("show", run_id).stdout
+    sentence = str(stepfast.json("show", *run_id.split())["why"])
+    assert sentence[:15] in stepfast("show", *run_id.split()).stdout
     assert "  " not in sentence and sentence.endswith(".")
     snapshot(re.sub(r"(?<=undo 'free': try )\d", "N", sentence))
 

@@ -81,6 +81,12 @@ def shop(url: str, **options: Any) -> Stepfast:
         await ctx.step("warn", lambda: ctx.log.warning("it is %s", "late"))
         await ctx.wait_signal("go")
 
+    @app.workflow(name="talks on")
+    async def talks_on(ctx: Context, left: int) -> None:
+        ctx.stream("tokens").send(left)
+        if left:
+            ctx.continue_as(left - 1)
+
     @app.workflow(max_attempts=1)
     async def many(ctx: Context, number: int) -> int:
         for each in range(number):

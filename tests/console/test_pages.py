@@ -449,3 +449,19 @@ async def test_what_a_run_has_sent_and_logged(shared_url: str) -> None:
             assert "5 kB" in large and "the end of the stream" in large and "xxxx" not in large
             assert (await client.get(f"/runs/{new_id()}/logs")).status_code == 404
             assert (await client.get(f"/runs/{new_id()}/streams")).status_code == 404
+
+
+async def test_the_pages_of_a_chain_lead_from_run_to_run(shared_url: str) -> None:
+    async with shop(shared_url) as app:
+        run = await app.start("talks on", 2)
+        await app.drain()
+        second = (await run.this.info()).continued_by
+        last = (await run.info()).id
+        async with browse(console(app, token=TOKEN)) as client:
+            scene = Scene(app, client, {})
+            about = await page(scene, f"/runs/{run.id}")
+            assert f'/runs/{second}">' in about and f'the last is <a class="id" href="/runs/{last}">' in about
+            assert "the last is" not in await page(scene, f"/runs/{second}")
+            for name in ("streams", "logs"):
+                shown = await page(scene, f"/runs/{second}/{name}")
+                assert f'/runs/{run.id}/{name}">' in shown and f'/runs/{last}/{name}">' in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from stepfast.model.records import Claimed, NewRun, RunShape
@@ -53,7 +54,8 @@ async def ended(scene: Scene, days: int = 31, how: Any = completed, **start: Any
 async def found(store: Store, keep: Keep = MONTH, after: str = FIRST) -> list[str]:
     """What ended long enough ago and is needed by nobody."""
     page = await store.ended_page(after, 100, keep, 100)
-    assert page.runs == await store.ended([run.id for run in page.runs])
+    ended = await store.ended([run.id for run in page.runs])
+    assert page.runs == [msgspec.structs.replace(run, links_gone=None) for run in ended]
     return [run.id for run in page.runs if needed_by(run) is None]
 
 

@@ -16,7 +16,7 @@ import typer
 from ..compatibility import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun
 from ..errors import ConfigurationError
 from ..monitoring.text import count, find_run, listed
-from .command import RunArgument, Session, option, time_option
+from .command import RunArgument, Session, ThisOption, option, time_option
 from .exit_codes import FAILED, OK, TIMEOUT
 from .output import say, write_json, write_table, write_text
 
@@ -116,13 +116,14 @@ async def export(
     session: Session,
     run: RunArgument,
     output: Annotated[str | None, option("--output", "-o", metavar="FILE", help="Else to stdout.")] = None,
+    this: ThisOption = False,
 ) -> None:
     """Write a run as JSON, with all that is recorded of it: to be replayed by a test (`app.replay`), or by `replay`.
 
     Inputs, results and the secret behind its random values are among it: keep it as you keep the database.
     """
     async with session.reading() as app:
-        exported = await (await find_run(app, run)).export()
+        exported = await (await find_run(app, run, this=this)).export()
     text = msgspec.json.format(msgspec.json.encode(exported), indent=1).decode()
     if output is None:
         write_text(text)

@@ -59,6 +59,11 @@ def _parsed(parse: Callable[[Given], Taken], text: Given) -> Taken:
 RunArgument = Annotated[str, typer.Argument(help="The run's id, or the beginning of it.")]
 
 
+ThisOption = Annotated[
+    bool, typer.Option("--this", help="Read this run alone, not the last that it continued as (ctx.continue_as).")
+]
+
+
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", help="Name a workflow instead of an id: its run of this key.", show_default=False),

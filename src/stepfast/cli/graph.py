@@ -39,11 +39,11 @@ def write_svg(drawing: Markup, file: str) -> None:
     say(f"written to {file}")
 
 
-async def write_timeline(session: Session, run: str, file: str, key: str | None = None) -> None:
+async def write_timeline(session: Session, run: str, file: str, key: str | None = None, this: bool = False) -> None:
     """Draw the timeline of a run."""
     async with session.looking() as app:
-        handle = await find_run(app, run, key)
-        info = await handle.info()
+        info = await (await find_run(app, run, key, this=this)).info()
+        handle = app.get(info.id).this
         timeline = lay_out(info, await steps_of(app, info), await handle.activity(), await graph_of(app, info))
     if timeline.left_out:
         say(f"the last {timeline.left_out} rows are not drawn: there are too many")

@@ -41,7 +41,7 @@ from ..monitoring.text import (
 )
 from ..monitoring.unreadable import is_sealed
 from ..streams import LogLine
-from .command import Bar, KeyOption, RunArgument, Session, option, time_option
+from .command import Bar, KeyOption, RunArgument, Session, ThisOption, option, time_option
 from .exit_codes import FAILED, OK
 from .graph import SvgOption, write_standing, write_timeline
 from .output import say, write_fields, write_heading, write_json, write_line, write_table, write_text
@@ -68,10 +68,11 @@ async def stream(
     name: Annotated[str | None, typer.Argument(help="The stream; without it the names of the run's streams.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the stream or the run ends.")] = False,
     after: Annotated[str | None, option("--after", help="Begin after the item with this offset.")] = None,
+    this: ThisOption = False,
 ) -> None:
     """Print the items of a stream, one JSON value a line; with --json their offsets too."""
     async with session.reading() as app:
-        found = await find_run(app, run)
+        found = await find_run(app, run, this=this)
         if name is None:
             names = await found.streams()
             write_json(names) if session.json else print(*names, sep="\n")
@@ -104,9 +105,7 @@ async def watch(
                 if state + words != shown:
                     shown = state + words
                     _watched(session, bar, info, state, said)
-                if info.reason == statuses.REASON_CONTINUED:
-                    found = app.get(await (await app.store()).continuation(found.id)).this
-                elif info.completed_at is not None:
+                if info.completed_at is not None:
                     break
                 await asyncio.sleep(_WATCH_EVERY if every is None else max(every, _WATCH_LEAST))
     raise typer.Exit(OK if info.status == status.COMPLETED else FAILED)
@@ -133,13 +132,14 @@ async def logs(
     run: RunArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     level: Annotated[str, option("--level", help="Leave out lines of lower levels: INFO, WARNING …")] = "NOTSET",
+    this: ThisOption = False,
 ) -> None:
     """Print what the code of a run has logged, where its application keeps that: Stepfast(run_logs="INFO")."""
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise ConfigurationError(f"there is no level {level!r}; there are {', '.join(known)}")
     async with session.reading() as app:
-        found = await find_run(app, run)
+        found = await find_run(app, run, this=this)
         if not follow:
             for line in await found.logs():
                 _write_line(session, line, known, known[level.upper()])
@@ -332,17 +332,18 @@ async def show(
     activity: Annotated[bool, typer.Option("--activity", "-a", help="Also every call, failed tries included.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="The error with the library's own frames.")] = False,
     svg: SvgOption = None,
+    this: ThisOption = False,
 ) -> None:
     """Show one run: its status and why, its steps, its children, what it has set, its error; or, with --svg, its
-    timeline."""
+    timeline. Of one that has continued as another the last is shown."""
     if svg is not None:
         if session.json:
             raise ConfigurationError("--svg and --json are two forms of the same run; give one of them")
-        await write_timeline(session, run, svg, key)
+        await write_timeline(session, run, svg, key, this)
         return
     async with session.looking() as app:
-        handle = await find_run(app, run, key)
-        info = await handle.info()
+        info = await (await find_run(app, run, key, this=this)).info()
+        handle = app.get(info.id).this
         steps = await steps_of(app, info)
         values = await handle.values()
         # The log of a long run is long; without being asked for, it is read only to explain a retry.

@@ -60,6 +60,8 @@ class Ended(Struct, gc=False):
     """Whether it is a dag run, with steps that have rows of their own."""
     hands_on: bool = False
     """Whether a worker has yet to hand its name on, or signals of starts. A page of runs does not say it."""
+    links_gone: int | None = None
+    """How many links between it and its continuation are gone already. A page of runs does not say it."""
 
     @property
     def fence(self) -> tuple[str, int, int]:

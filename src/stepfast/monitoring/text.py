@@ -377,18 +377,23 @@ _SHORTEST = 4
 _SHOWN_IDS = 3
 
 
-async def find_run(app: Stepfast, text: str, key: str | None = None) -> Run[Any]:
-    """Return the run of an id, of the beginning of one, or of a workflow and a key. A whole id is not checked here; the
-    next query of the run does."""
+async def find_run(app: Stepfast, text: str, key: str | None = None, *, this: bool = False) -> Run[Any]:
+    """Return the run of an id, of the beginning of one, or of a workflow and a key; ``this``: that alone, and not the
+    last of its chain. A whole id is not checked here; the next query of the run does."""
+    run = await _named(app, text, key)
+    return run.this if this else run
+
+
+async def _named(app: Stepfast, text: str, key: str | None) -> Run[Any]:
     if key is not None:
-        return app.get((await app.find(text, key=key)).id).this
+        return app.get((await app.find(text, key=key)).id)
     bounds = ids_beginning_with(text)
     if bounds is None or len(text.strip()) < _SHORTEST or bounds[0] == bounds[1] or is_id(text.lower()):
-        return app.get(bounds[0] if bounds is not None and bounds[0] == bounds[1] else text).this
+        return app.get(bounds[0] if bounds is not None and bounds[0] == bounds[1] else text)
     found = await (await app.store()).ids_between(*bounds, _SHOWN_IDS + 1)
     if not found:
         raise RunNotFound(f"whose id begins with {text}")
     if len(found) > 1:
         shown = found if len(found) <= _SHOWN_IDS else [*found[:_SHOWN_IDS], "others"]
         raise InvalidInput(f"{text!r} is the beginning of several ids: {listed(shown)}; write more of it")
-    return app.get(found[0]).this
+    return app.get(found[0])

@@ -287,6 +287,8 @@ class StreamEnd(NamedTuple):
     """Whether the run has ended."""
     continuation: str | None
     """The run that it goes on as."""
+    links_gone: int = 0
+    """How many runs that were between the two have been removed."""
 
 
 class AwaitedValue(NamedTuple):

@@ -223,8 +223,13 @@ class Queries:
         return int(rows[0][0]) if rows else 0
 
     async def stream_names(self, run_id: str) -> list[str]:
-        """The names of the streams of a run."""
-        return list(await self.stream_sizes(run_id))
+        """The names of the streams of a run, and of those that it went on as."""
+        return [row[0] for row in await self._fetch("streams_of_chain", run_id)]
+
+    async def link_of_chain(self, run_id: str, link: int) -> tuple[str, int] | None:
+        """The run of a chain that has a number, counted from that of a run; or the next, if it was removed."""
+        rows = await self._fetch("link_of_chain", run_id, link)
+        return (str(rows[0][0]), int(rows[0][1])) if rows else None
 
     async def stream_sizes(self, run_id: str) -> dict[str, int]:
         """The streams of a run, and the numbers of their last items."""
@@ -244,7 +249,7 @@ class Queries:
     async def stream_ends(self, run_ids: Sequence[str]) -> dict[str, StreamEnd]:
         """Of those runs that are there: whether they have ended, and as what they went on."""
         rows = await self._fetch("stream_ends", list(run_ids))
-        return {row[0]: StreamEnd(bool(row[1]), row[2] and str(row[2])) for row in rows}
+        return {row[0]: StreamEnd(bool(row[1]), row[2] and str(row[2]), row[3] or 0) for row in rows}
 
     async def questions(self, ids: Sequence[str]) -> list[QuestionRow]:
         """What has become of questions; of those that are not there nothing."""

@@ -203,7 +203,7 @@ async def _add_run(app: Stepfast, run_id: str, name: str, trace: Trace) -> None:
     store, payloads = await app.store(), app._payloads
     for key, value in (await app.get(run_id).this.values()).items():
         trace.others[f"{name} value {key!r}".strip()] = repr(value)
-    for stream in await store.stream_names(run_id):
+    for stream in await store.stream_sizes(run_id):
         for source, count in (await store.stream_counts(run_id, stream)).items():
             trace.others[f"{name} stream {stream!r} from branch {source!r}".strip()] = f"{count} items"
     records = await all_steps(store, run_id)

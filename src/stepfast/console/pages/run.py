@@ -56,6 +56,7 @@ async def run(request: ConsoleRequest) -> Page:
     streams = await (await glance_of(request.reader)).stream_sizes(info.id)
     shown = {
         "run": info,
+        "latest": None if info.continued_by is None else await (await request.reader.store()).continuation(info.id),
         "logs": request.url("runs", info.id, "logs") if LOGS in streams else None,
         "streams": request.url("runs", info.id, "streams") if streams.keys() - {LOGS} else None,
         "why": why,

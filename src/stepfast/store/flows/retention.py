@@ -48,8 +48,13 @@ def _take_out_links(runs: Sequence[Ended]) -> Flow[list[Ended]]:
         return list(runs)
     ends = sorted({run_id for before, after, _ in chains for run_id in (before, after)})
     free = {row[0] for row in (yield from ask("lock_links", ends))}
-    closed = [(before, after) for before, after, _ in chains if {before, after} <= free]
-    yield from put("join_links", closed)
+    gone_before = {run.id: 1 + (run.links_gone or 0) for run in runs}
+    closed = {
+        (before, after): sum(gone_before[link] for link in links)
+        for before, after, links in chains
+        if {before, after} <= free
+    }
+    yield from put("join_links", [(*pair, gone) for pair, gone in closed.items()])
     stay = {link for before, after, links in chains if (before, after) not in closed for link in links}
     return [run for run in runs if run.id not in stay]
 

@@ -4,7 +4,7 @@
 -- Runs that have ended, and who may still need them.
 SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
        b.id::text AS before, h.id::text AS continuation, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag,
-       r.hands_on
+       r.hands_on, r.links_gone
 FROM {rows u} {join} {runs} r ON r.id = u.id
 LEFT JOIN {runs} p ON p.id = r.parent_id
 LEFT JOIN {runs} b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id::text || '"'
@@ -19,7 +19,7 @@ ORDER BY r.id;
 -- will not be needed again, and where a chain has changed in between its ends cannot be locked, and the link stays.
 SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
        b.id::text AS before, h.id::text AS continuation, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag,
-       r.hands_on
+       r.hands_on, r.links_gone
 FROM {rows u}
 {join} {runs} r ON r.id = u.id AND r.claim = u.claim AND r.completed_at = u.completed_at
 LEFT JOIN {runs} p ON p.id = r.parent_id

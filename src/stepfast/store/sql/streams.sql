@@ -62,8 +62,31 @@ ORDER BY i.run_id, i.name, i.number;
 -- name: stream_ends(u(id uuid))
 -- Whether runs have ended, and as what they went on; those that are not there are left out.
 SELECT r.id::text AS id, r.completed_at IS NOT NULL AS ended,
-       CASE WHEN r.reason = 'continued' THEN {went_on} END AS continuation
+       CASE WHEN r.reason = 'continued' THEN {went_on} END AS continuation, r.links_gone
 FROM {rows u} {join} {runs} r ON r.id = u.id;
+
+-- name: link_of_chain(run_id, link integer)
+-- The first run of a chain whose number, counted from that of `run_id`, is not smaller than `link`. Those that were removed
+-- count: what readers know of a chain stays true.
+WITH RECURSIVE chain AS (
+    SELECT r.id, 0 AS number, COALESCE(r.links_gone, 0) AS gone, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
+    FROM {runs} r WHERE r.id = :run_id
+    UNION ALL
+    SELECT r.id, c.number + c.gone + 1, COALESCE(r.links_gone, 0), CASE WHEN r.reason = 'continued' THEN {went_on} END
+    FROM chain c {join} {runs} r ON r.id = c.next
+    WHERE c.number < :link
+)
+SELECT id::text AS id, number FROM chain WHERE number >= :link ORDER BY number LIMIT 1;
+
+-- name: streams_of_chain(run_id)
+-- The names of the streams of a run, and of those that it went on as.
+WITH RECURSIVE chain AS (
+    SELECT r.id, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next FROM {runs} r WHERE r.id = :run_id
+    UNION ALL
+    SELECT r.id, CASE WHEN r.reason = 'continued' THEN {went_on} END
+    FROM chain c {join} {runs} r ON r.id = c.next
+)
+SELECT DISTINCT s.name FROM chain c {join} {streams} s ON s.run_id = c.id;
 
 -- name: remove_streams(u(run_id uuid))
 -- Streams of runs that are removed.

@@ -227,7 +227,8 @@ CREATE TABLE {runs} (
     created_at      bigint NOT NULL,
     started_at      bigint,
     completed_at    bigint,
-    paused_at       bigint                -- since when it is paused; null: it is not
+    paused_at       bigint,               -- since when it is paused; null: it is not
+    links_gone      integer               -- how many runs of its chain, between it and the next, were removed; null: none
 );
 
 -- A lane is (queue, workflow, priority); within it the oldest first. Rows of a workflow that no worker of an application

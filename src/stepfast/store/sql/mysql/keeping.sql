@@ -8,7 +8,7 @@ SELECT count(*) AS ours FROM (SELECT name FROM {meta} WHERE name = 'removal' FOR
 -- Of runs that ended under a claim at a time those that still stand so, and who may still need them. Only they are locked.
 SELECT r.id, r.status, r.reason, r.completed_at, r.claim, r.parent_id, p.status AS parent_status,
        b.id AS before, h.id AS continuation, r.origin_id, r.graph IS NOT NULL AS dag,
-       r.hands_on
+       r.hands_on, r.links_gone
 FROM (
     SELECT e.* FROM {rows u}
     {join} {runs} e ON e.id = u.id AND e.claim = u.claim AND e.completed_at = u.completed_at
@@ -20,9 +20,9 @@ LEFT JOIN {runs} b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output
 LEFT JOIN {runs} h ON h.id = CASE WHEN r.reason = 'continued' THEN {went_on} END
 ORDER BY r.id;
 
--- name: join_links(u(before uuid, after uuid))
+-- name: join_links(u(before uuid, after uuid, gone integer))
 -- A chain is closed where links were taken out: each run before them went on as the one after them.
-{update runs r, u} SET output = '"' || u.after || '"' {from u} WHERE r.id = u.before;
+{update runs r, u} SET output = '"' || u.after || '"', links_gone = COALESCE(r.links_gone, 0) + u.gone {from u} WHERE r.id = u.before;
 {update runs r, u} SET origin_id = u.before {from u} WHERE r.id = u.after;
 
 -- name: remove_run_tags(u(id uuid))

@@ -74,11 +74,12 @@ WITH turn AS MATERIALIZED (
 SELECT EXISTS (SELECT 1 FROM turn) OR NOT EXISTS (SELECT 1 FROM {schema}.turns WHERE name = 'removal') AS ours;
 
 -- name: join_links
--- A chain is closed where links were taken out: each of $1 went on as what stands in $2.
+-- A chain is closed where links were taken out: each of $1 went on as what stands in $2, with $3 between them.
 WITH pairs AS MATERIALIZED (
-    SELECT u.before, u.after FROM unnest($1::uuid[], $2::uuid[]) AS u(before, after)
+    SELECT u.before, u.after, u.gone FROM unnest($1::uuid[], $2::uuid[], $3::integer[]) AS u(before, after, gone)
 ), forwards AS (
-    UPDATE {schema}.runs r SET output = '"' || p.after::text || '"' FROM pairs p WHERE r.id = p.before
+    UPDATE {schema}.runs r SET output = '"' || p.after::text || '"', links_gone = COALESCE(r.links_gone, 0) + p.gone
+    FROM pairs p WHERE r.id = p.before
 )
 UPDATE {schema}.runs r SET origin_id = p.before FROM pairs p WHERE r.id = p.after;
 

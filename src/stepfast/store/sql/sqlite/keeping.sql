@@ -9,9 +9,10 @@ SELECT 1 AS ours;
 
 -- name: join_links
 -- A chain is closed where links were taken out: each run before them went on as the one after them.
-WITH pair(before, after) AS (VALUES (?, ?))
+WITH pair(before, after, gone) AS (VALUES (?, ?, ?))
 UPDATE {prefix}runs AS r
 SET output = CASE WHEN r.id = pair.before THEN '"' || pair.after || '"' ELSE r.output END,
+    links_gone = CASE WHEN r.id = pair.before THEN COALESCE(r.links_gone, 0) + pair.gone ELSE r.links_gone END,
     origin_id = CASE WHEN r.id = pair.after THEN pair.before ELSE r.origin_id END
 FROM pair WHERE r.id IN (pair.before, pair.after);
 
