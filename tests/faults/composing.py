@@ -14,7 +14,7 @@ from typing import Any
 
 from stepfast import Backoff, ChildFailed, Context, SignalTimeout, Stepfast, SyncContext, step
 from stepfast.engine.call import DurableCall
-from stepfast.engine.context import ContextBase
+from stepfast.engine.context_base import ContextBase
 from tests.faults.audit import Database
 from tests.judge.evidence import ASKS, RAISES, RETURNS, Place
 from tests.judge.ledger import Ledger, now

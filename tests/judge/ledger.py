@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepfast.engine.context import ContextBase
+from stepfast.engine.context_base import ContextBase
 from stepfast.engine.host import current_call, current_execution
 from tests.judge.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
 from tests.support.false_time import OFF_BY

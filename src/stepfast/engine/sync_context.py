@@ -26,7 +26,7 @@ from ..model.backoff import Again, Backoff, Done
 from .call import call_line
 from .callbacks import Callback
 from .children import ChildRun
-from .context import ContextBase
+from .context_base import ContextBase
 from .events import Event
 from .execution import Execution
 from .options import CheckKeywords, ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
