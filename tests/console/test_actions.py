@@ -22,7 +22,7 @@ from stepfast.console.app import ROUTES, Console
 from stepfast.model.bulk_actions import CANCEL
 from stepfast.monitoring import audit
 from stepfast.monitoring.changes import forget_cached
-from stepfast.store import queries
+from stepfast.store import answers
 from stepfast.store.lock_timeout import RowsHeld, brief
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
 
@@ -475,7 +475,7 @@ async def test_the_line_of_a_job_whose_process_was_killed_does_not_stay_begun(
     async with asyncio.timeout(20):
         while (await lines(app)) != [("begun", "2 runs cancelled so far")]:
             await asyncio.sleep(0.01)
-    monkeypatch.setattr(queries, "_SILENT", -1)  # as if nothing had been heard for a minute
+    monkeypatch.setattr(answers, "_SILENT", -1)  # as if nothing had been heard for a minute
     assert await lines(app) == [("unknown", "2 runs cancelled so far; then nothing was heard of it any more")]
     [line] = await (await app.store()).audit()
     assert line.detail is None

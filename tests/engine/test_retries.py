@@ -457,8 +457,8 @@ class RecordedSoFar:
         return "charge"
 
 
-class LeavingRun:
-    """A run that leaves."""
+class Leaving:
+    """A run that leaves: what its transitions are made from."""
 
     def __init__(self, undos: bool = False, recorded: bool = False, **facts: Any) -> None:
         self.claimed = claimed(**facts)
@@ -471,28 +471,33 @@ class LeavingRun:
         return [("", 4)]
 
 
+def leaving(undos: bool = False, recorded: bool = False, **facts: Any) -> Any:
+    """In place of an execution, with a type that takes it as one."""
+    return Leaving(undos, recorded, **facts)
+
+
 def test_a_cancelled_suspect_names_the_step_after_which_something_may_have_been_done() -> None:
-    assert "charge" in (outcomes.cancelled(LeavingRun(losses=2)).error or "")
+    assert "charge" in (outcomes.cancelled(leaving(losses=2)).error or "")
 
 
 def test_a_run_that_waits_while_it_is_undone_goes_on_being_undone() -> None:
-    assert outcomes.waiting(LeavingRun(), 5, 1000, "time").status == status.WAITING
-    assert outcomes.waiting(LeavingRun(undoing=True), 5, 1000, "time").status == status.COMPENSATING
+    assert outcomes.waiting(leaving(), 5, 1000, "time").status == status.WAITING
+    assert outcomes.waiting(leaving(undoing=True), 5, 1000, "time").status == status.COMPENSATING
 
 
 def test_a_pause_carries_the_wakes_of_the_claim() -> None:
     """Whatever was seen since: a resume has taken the wish back, and moved the count on."""
-    assert outcomes.paused(LeavingRun()).wakes == 3
+    assert outcomes.paused(leaving()).wakes == 3
 
 
 def test_an_attempt_that_ends_never_comes_back_in_the_same_millisecond() -> None:
-    move = outcomes.next_attempt(LeavingRun(recorded=True), "error", 0.0, None, FORMAT)
+    move = outcomes.next_attempt(leaving(recorded=True), "error", 0.0, None, FORMAT)
     assert (move.status, move.delay_ms, move.next_attempt, move.recorded) == (status.QUEUED, 1, True, True)
 
 
 def test_a_caught_error_leads_somewhere_once_the_step_has_ended() -> None:
     graph, outcome = Graph([DagStep("a", ())]), outcomes.caught_by("mend")
-    undoing = LeavingRun(True, dag_step="a", dag_id="d")
+    undoing = leaving(True, dag_step="a", dag_id="d")
     move = outcomes.failed(undoing, "error", status.REASON_CODE, None, FORMAT)
     outcomes.settle_caught(undoing, outcome, move, graph)
     assert move.settled is None  # it undoes first

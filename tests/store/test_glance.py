@@ -13,8 +13,8 @@ from stepfast import Stepfast
 from stepfast.model.records import Claimed
 from stepfast.model.rows import Definition
 from stepfast.store.mysql.driver import Part, Statement
-from stepfast.store.queries import Filters
 from stepfast.store.readonly import BaseGlance, FoundRuns, TookTooLong
+from stepfast.store.run_lists import Filters
 from tests.store.conftest import only_on
 from tests.store.graph_scene import CHAIN, Dag, graph_of
 from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, failed, failed_try, joint, signal, step, waiting

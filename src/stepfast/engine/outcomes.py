@@ -6,7 +6,7 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,6 @@ from ..errors import (
     DeadlineExceeded,
     InvalidInput,
     MapFailed,
-    NonDeterminismError,
     RecordedError,
     StepFailed,
     message_of,
@@ -30,50 +29,8 @@ from ..model.records import Claimed, NewRun, Transition
 from ..model.transitions.operator import may_have_acted
 from ..settings import FORMAT
 
-
-class RecordedSoFar(Protocol):
-    """What is recorded of a run, as far as its end depends on it."""
-
-    @property
-    def fresh(self) -> Sequence[tuple[str, int]]:
-        """The records of this claim that do not stay if its code diverges."""
-        ...
-
-    @property
-    def recorded(self) -> bool:
-        """Whether this claim has made a new record."""
-        ...
-
-    def has_undos(self) -> bool:
-        """Whether something that was done can be undone."""
-        ...
-
-    def last_step(self) -> str | None:
-        """The name of the step that was recorded last, before this claim."""
-        ...
-
-
-class LeavingRun(Protocol):
-    """A run that leaves, as far as its end depends on it."""
-
-    run_id: str
-    claim: int
-    claimed: Claimed
-    diverged: NonDeterminismError | None
-
-    @property
-    def owes_record(self) -> bool:
-        """Whether it has to come to a new record before it can be cancelled."""
-        ...
-
-    @property
-    def ledger(self) -> RecordedSoFar:
-        """What is recorded of it."""
-        ...
-
-    def to_forget(self, error: BaseException | None, by_operator: bool = False) -> list[tuple[str, int]]:
-        """The records that a new attempt, or an operator's retry, does again."""
-        ...
+if TYPE_CHECKING:
+    from .execution import Execution
 
 
 class AfterFailure(NamedTuple):
@@ -101,17 +58,17 @@ def judge(
 # -- it has come to its end -----------------------------------------------------------------------------------------
 
 
-def completed(run: LeavingRun, output: str, format_: int) -> Transition:
+def completed(run: Execution, output: str, format_: int) -> Transition:
     """The code of the run returned a result."""
     return Transition(run.run_id, run.claim, status.COMPLETED, output=output, format=format_)
 
 
-def skipped(run: LeavingRun) -> Transition:
+def skipped(run: Execution) -> Transition:
     """The step of a dag run is not to be done."""
     return Transition(run.run_id, run.claim, status.SKIPPED)
 
 
-def continued(run: LeavingRun, successor: NewRun) -> Transition:
+def continued(run: Execution, successor: NewRun) -> Transition:
     """The run ends, and goes on as another."""
     return Transition(
         run.run_id,
@@ -124,7 +81,7 @@ def continued(run: LeavingRun, successor: NewRun) -> Transition:
     )
 
 
-def failed(run: LeavingRun, error: str, reason: str, cause: BaseException | None, format_: int) -> Transition:
+def failed(run: Execution, error: str, reason: str, cause: BaseException | None, format_: int) -> Transition:
     """There is no further attempt. What was done is undone first, if the code is to blame and says how. What a claim
     recorded by code that diverges does not stay."""
     undo = reason not in status.UNDONE_BY_CANCEL and not run.claimed.undoing and run.ledger.has_undos()
@@ -141,7 +98,7 @@ def failed(run: LeavingRun, error: str, reason: str, cause: BaseException | None
     )
 
 
-def cancelled(run: LeavingRun) -> Transition:
+def cancelled(run: Execution) -> Transition:
     """The run was cancelled: that is its end, or the beginning of its undo."""
     undo, claimed = run.ledger.has_undos(), run.claimed
     error = None
@@ -159,12 +116,12 @@ def cancelled(run: LeavingRun) -> Transition:
     )
 
 
-def undone(run: LeavingRun, format_: int) -> Transition:
+def undone(run: Execution, format_: int) -> Transition:
     """Every undo was called. The run keeps the error that it had ended with."""
     return Transition(run.run_id, run.claim, status.COMPENSATED, recorded=run.ledger.recorded, format=format_)
 
 
-def undo_failed(run: LeavingRun, error: str, format_: int) -> Transition:
+def undo_failed(run: Execution, error: str, format_: int) -> Transition:
     """Every undo was called, and one of them failed."""
     return Transition(
         run.run_id,
@@ -177,7 +134,7 @@ def undo_failed(run: LeavingRun, error: str, format_: int) -> Transition:
     )
 
 
-def broken(run: LeavingRun, error: str | None, format_: int) -> Transition:
+def broken(run: Execution, error: str | None, format_: int) -> Transition:
     """The outcome of a run cannot be recorded, or the engine itself could not make it: the run ends, and says so."""
     return Transition(run.run_id, run.claim, status.FAILED, reason=status.REASON_CODE, error=error, format=format_)
 
@@ -185,7 +142,7 @@ def broken(run: LeavingRun, error: str | None, format_: int) -> Transition:
 # -- it will come back ----------------------------------------------------------------------------------------------
 
 
-def next_attempt(run: LeavingRun, error: str, delay: float, cause: BaseException | None, format_: int) -> Transition:
+def next_attempt(run: Execution, error: str, delay: float, cause: BaseException | None, format_: int) -> Transition:
     """The attempt failed, and there will be another after so many seconds."""
     return Transition(
         run.run_id,
@@ -202,7 +159,7 @@ def next_attempt(run: LeavingRun, error: str, delay: float, cause: BaseException
 
 
 def waiting(
-    run: LeavingRun, wakes: int, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0
+    run: Execution, wakes: int, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0
 ) -> Transition:
     """Everything in it waits: it gives its slot back until then."""
     return Transition(
@@ -218,23 +175,23 @@ def waiting(
     )
 
 
-def waits_for_graph(run: LeavingRun, due_at: int) -> Transition:
+def waits_for_graph(run: Execution, due_at: int) -> Transition:
     """What follows from the end of a step is in its graph; one whose graph is not stored cannot end."""
     return Transition(run.run_id, run.claim, status.WAITING, due_at=due_at, waiting_for=status.WAITING_GRAPH)
 
 
-def paused(run: LeavingRun) -> Transition:
+def paused(run: Execution) -> Transition:
     """An operator pauses it. With the count of wakes at the claim, not with a later one: a resume has withdrawn the
     request, and raised the count."""
     return Transition(run.run_id, run.claim, status.PAUSED, wakes=run.claimed.wakes, recorded=run.ledger.recorded)
 
 
-def given_back(run: LeavingRun) -> Transition:
+def given_back(run: Execution) -> Transition:
     """The worker stops: the run is ready again at once, no attempt is used, nothing has failed."""
     return Transition(run.run_id, run.claim, status.QUEUED, delay_ms=0, recorded=run.ledger.recorded)
 
 
-def left_to_others(run: LeavingRun, delay: float) -> Transition:
+def left_to_others(run: Execution, delay: float) -> Transition:
     """The code here does not fit; that of other workers may."""
     return Transition(
         run.run_id,
@@ -254,7 +211,7 @@ def caught_by(target: str) -> str:
     return f"{status.REASON_CAUGHT}:{target}"
 
 
-def settle_caught(run: LeavingRun, outcome: str | None, move: Transition, graph: Graph | None) -> None:
+def settle_caught(run: Execution, outcome: str | None, move: Transition, graph: Graph | None) -> None:
     """Where a caught error leads, once the step has undone what it did itself."""
     claimed = run.claimed
     caught = outcome is not None and outcome.startswith(caught_by(""))
@@ -263,7 +220,7 @@ def settle_caught(run: LeavingRun, outcome: str | None, move: Transition, graph:
         move.settled = Settled(claimed.dag_id or "", claimed.dag_step, outcome or "", graph)
 
 
-def settle(run: LeavingRun, move: Transition, graph: Graph | None) -> None:
+def settle(run: Execution, move: Transition, graph: Graph | None) -> None:
     """What the end of a step means to the others, and whether a parent has to be notified of the end."""
     claimed = run.claimed
     move.child = claimed.parent_id is not None

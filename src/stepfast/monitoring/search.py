@@ -17,8 +17,8 @@ from ..filters import ListKeywords, store_filters
 from ..info import RunInfo, listed_info
 from ..model.ids import ids_beginning_with, made_at
 from ..model.stored import moment_or_none
-from ..store.queries import Filters
 from ..store.readonly import FAR, BaseGlance
+from ..store.run_lists import Filters
 from .changes import glance_of
 
 COUNTED = 10_000

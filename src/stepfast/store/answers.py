@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from ..errors import ConfigurationError, InvalidState
 from ..model.records import BeatAnswer, Lane, StepRecord
 from ..model.remote_steps import Result, Task
 from ..model.rows import CallbackRow
+from ..model.stored import read_json
 
 Key = tuple[str, int]
 """The run of a remote step, and its number there."""
@@ -42,7 +44,8 @@ class Judgement(NamedTuple):
 
 
 class TransportConnection(Protocol):
-    """A transport of remote steps in the same database: it works in the transaction that is open on a connection."""
+    """A transport of remote steps in the same database, which works in the transaction that is open on a connection.
+    A protocol, because transports are in a layer above."""
 
     async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> Any:
         """Send tasks out with this transaction."""
@@ -71,6 +74,11 @@ class AuditEntry(NamedTuple):
     """What else was asked, as JSON. Never a payload."""
 
 
+_SILENT = 60_000
+"""Milliseconds of silence after which the end of an action is not expected any more. Actions take seconds; those
+that take longer write how far they are every few seconds."""
+
+
 class AuditLine(NamedTuple):
     """What an operator did, and what came of it."""
 
@@ -83,6 +91,18 @@ class AuditLine(NamedTuple):
     detail: str | None
     outcome: str
     said: str | None
+
+    def as_read(self, now: int) -> AuditLine:
+        """The line without the mark of when its process was last heard of, by which it may be unknown."""
+        detail: dict[str, Any] = read_json(self.detail, dict[str, Any], {})
+        line, heard = self, detail.pop("heard", None)
+        heard = heard if isinstance(heard, int) else None
+        if heard is not None:
+            line = self._replace(detail=msgspec.json.encode(detail).decode() if detail else None)
+        if line.outcome != BEGUN or now - (heard or line.at) <= _SILENT:
+            return line
+        said = "" if line.said is None else f"{line.said}; then "
+        return line._replace(outcome=UNKNOWN, said=f"{said}nothing was heard of it any more")
 
 
 class Census(Struct):

@@ -6,24 +6,21 @@ the connection of the sweeper (``_sweep``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from ..errors import DatabaseRefused
 from ..model.bulk_actions import BatchOutcome
-from ..model.names import read_tags
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
 from ..model.records import (
     Answer,
-    CallbackOutcome,
     Lane,
     Mail,
     NewRun,
-    QuestionAnswer,
     StepRecord,
     StepRunning,
     WorkerInfo,
@@ -33,35 +30,24 @@ from ..model.retention import Ended, EndedPage, Keep, Removal, Try, Weight
 from ..model.rows import (
     NO_CALL,
     ActivityRow,
-    CallbackRow,
     CallKey,
     DagStepRow,
     Definition,
-    DueEventStart,
-    EventRow,
-    EventUse,
     ExecutorRow,
-    NextEvents,
     Outcome,
     ProgressRow,
     QueueDepth,
     RunRow,
-    ShownEvent,
 )
 from ..model.schedules import ScheduleRow, ScheduleSpec
 from ..model.stored import read_json
 from ..model.transitions.operator import NewTime
 from ..model.transitions.start import Debounce
-from ..settings import Settings
 from .answers import (
-    BEGUN,
-    UNKNOWN,
-    AskedRow,
     AtWork,
     AuditEntry,
     AuditLine,
     AwaitedValue,
-    CallbackAnswer,
     Census,
     Delivery,
     Due,
@@ -70,21 +56,15 @@ from .answers import (
     Key,
     MailId,
     Promotion,
-    QuestionRow,
     Reaping,
     RunCount,
     Sample,
-    StreamEnd,
-    StreamRow,
     Took,
 )
-from .dag_status import Shown, count, page, show
+from .event_queries import EventQueries
 from .flows import (
-    callbacks,
-    events,
     limits,
     operating,
-    questions,
     remote_steps,
     retention,
     schedules,
@@ -93,64 +73,15 @@ from .flows import (
     sweep,
     unique,
 )
-from .flows.base import Flow, Rows, T, ask, put
-from .flows.events import EventStart, Matched, NewEvent, Reached
+from .flows.base import Flow, Rows, ask, put
 from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
 from .flows.starts import Debounced
-from .sql import OLDEST
+from .run_lists import Filters, RunLists, run_row
 
 
-class Filters(NamedTuple):
-    """What a list of runs is narrowed by; None: not by that."""
-
-    workflow: str | None
-    status: str | None
-    queue: str | None
-    before: str | None
-    reason: str | None
-    key: str | None
-    limit: int
-    since: int | None
-    older: int | None
-    tag: str | None
-
-
-class Queries:
+class Queries(EventQueries):
     """The part of a store that is the same on every database: it names a statement or a flow, and makes values of what
     comes back."""
-
-    _settings: Settings
-
-    # -- what a database adds --------------------------------------------------------------------------------
-
-    async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
-        """The rows that a question brings; a list among the arguments is a column of many values."""
-        raise NotImplementedError
-
-    async def _fetch_of_dags(self, name: str, *arguments: Any) -> Sequence[Any]:
-        """The rows that a question about dag runs brings. Workers ask them: a database may keep a connection for it."""
-        return await self._fetch(name, *arguments)
-
-    async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        """Drive a flow, which is made when it begins, because it may have to begin again."""
-        raise NotImplementedError
-
-    async def _on(self, duty: str, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        """Drive a flow that belongs to a duty of workers: flush, claim, limited, start, sweep, mail. A database may
-        keep a connection for each of them."""
-        return await self._drive(flow, *arguments)
-
-    async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        """Drive a flow that is a duty of a sweeper."""
-        return await self._on("sweep", flow, *arguments)
-
-    async def _page(self, filters: Filters, oldest_first: bool) -> Sequence[Any]:
-        """A page of a list of runs."""
-        raise NotImplementedError
-
-    async def _count(self, filters: Filters) -> int:
-        """How many runs such a list has, without a bound."""
-        raise NotImplementedError
 
     # -- definitions -----------------------------------------------------------------------------------------
 
@@ -177,8 +108,8 @@ class Queries:
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run with its payloads; None if there is none of that id."""
-        found = [_run_row(row) for row in await self._fetch("run", run_id)]
-        await show(_Lists(self), found)
+        found = [run_row(row) for row in await self._fetch("run", run_id)]
+        await RunLists(self).show(found)
         return found[0] if found else None
 
     async def runs(
@@ -200,14 +131,14 @@ class Queries:
         ``since_ms`` and ``older_ms`` bound the age of runs by the database's clock. Large inputs and outputs are left
         out, and the row says so."""
         filters = Filters(workflow, status, queue, before, reason, key, limit, since_ms, older_ms, tag)
-        return await page(_Lists(self), filters, oldest_first)
+        return await RunLists(self).page(filters, oldest_first)
 
     async def count_runs(self, **filters: Any) -> int:
         """How many runs a list would have, if its page were large enough; the filters are those of ``runs``."""
         given = {name: filters.get(name) for name in ("workflow", "status", "queue", "reason", "key", "tag")}
         since, older = filters.get("since_ms"), filters.get("older_ms")
         wanted = Filters(**given, before=None, limit=2**31 - 1, since=since, older=older)
-        return await count(_Lists(self), wanted)
+        return await RunLists(self).count_shown(wanted)
 
     async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
         """Ids of runs from the one to the other. Left out: steps of dag runs, children of runs that are found."""
@@ -221,67 +152,6 @@ class Queries:
         """How many lines the log of a run had no room for."""
         rows = await self._fetch("dropped_lines", run_id)
         return int(rows[0][0]) if rows else 0
-
-    async def stream_names(self, run_id: str) -> list[str]:
-        """The names of the streams of a run, and of those that it went on as."""
-        return [row[0] for row in await self._fetch("streams_of_chain", run_id)]
-
-    async def link_of_chain(self, run_id: str, link: int) -> tuple[str, int] | None:
-        """The run of a chain that has a number, counted from that of a run; or the next, if it was removed."""
-        rows = await self._fetch("link_of_chain", run_id, link)
-        return (str(rows[0][0]), int(rows[0][1])) if rows else None
-
-    async def stream_sizes(self, run_id: str) -> dict[str, int]:
-        """The streams of a run, and the numbers of their last items."""
-        return {row[0]: row[1] for row in await self._fetch("streams", run_id)}
-
-    async def stream_counts(self, run_id: str, name: str) -> dict[str, int]:
-        """How many items the branches of a workflow have sent to a stream."""
-        return {row[0]: row[1] for row in await self._fetch("stream_counts", run_id, name)}
-
-    async def stream_pages(self, places: Sequence[tuple[str, str, int, int]]) -> dict[tuple[str, str], list[StreamRow]]:
-        """The items of streams (run, name) between two numbers."""
-        found: dict[tuple[str, str], list[StreamRow]] = {}
-        for row in await self._fetch("stream_pages", Rows(places)):
-            found.setdefault((row[0], row[1]), []).append(StreamRow(*row[2:]))
-        return found
-
-    async def stream_ends(self, run_ids: Sequence[str]) -> dict[str, StreamEnd]:
-        """Of those runs that are there: whether they have ended, and as what they went on."""
-        rows = await self._fetch("stream_ends", list(run_ids))
-        return {row[0]: StreamEnd(bool(row[1]), row[2] and str(row[2]), row[3] or 0) for row in rows}
-
-    async def questions(self, ids: Sequence[str]) -> list[QuestionRow]:
-        """What has become of questions; of those that are not there nothing."""
-        return [QuestionRow._make((*row[:-1], bool(row[-1]))) for row in await self._fetch("questions", list(ids))]
-
-    async def questions_of(self, run_id: str, limit: int = 50) -> list[AskedRow]:
-        """The questions to a run, the newest first."""
-        return [AskedRow(*row) for row in await self._fetch("questions_of", run_id, limit)]
-
-    async def end_callback(self, id_: str, outcome: CallbackOutcome, check: bool = False) -> CallbackAnswer | None:
-        """Give a callback its outcome. Safe to repeat: the answer has the outcome that it has then. None: there is none
-        of that id. ``check``: if it names a type, nothing is done, and the answer says that the value is to be
-        checked."""
-        return await self._drive(callbacks.end, id_, outcome, check)
-
-    async def beat_callback(self, id_: str) -> CallbackAnswer | None:
-        """Note a heartbeat of a callback."""
-        return await self._drive(callbacks.beat, id_)
-
-    async def look_at_callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
-        """How a callback stands for its run, which waits for it: one whose time is up is ended, one that an earlier
-        attempt had no value of is open again."""
-        return await self._drive(callbacks.look, id_, claim, attempt)
-
-    async def reject_callback(self, worker: str, claim: int, id_: str, value: str | None) -> bool | None:
-        """Open a callback again whose value does not fit; False if its run has taken the value, None if the worker does
-        not hold the run under this claim any more."""
-        return await self._drive(callbacks.reject, worker, claim, id_, value)
-
-    async def callbacks_of(self, run_id: str, limit: int = 50) -> list[CallbackRow]:
-        """The callbacks of a run, the newest first."""
-        return [CallbackRow(*row) for row in await self._fetch("callbacks_of", run_id, limit)]
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""
@@ -418,16 +288,6 @@ class Queries:
         has the plans of the waits.
         """
         return await self._drive(signals.send, mail, again, self._settings.max_signals, check)
-
-    async def ask_question(self, mail: Mail, check: bool = False) -> Answer:
-        """Put a question into a run's mailbox; its id is that of the message. Safe to repeat: one that was asked before
-        is there already. ``check``: if every open wait for it names a type, nothing is done, and the answer has the
-        plans of the waits."""
-        return await self._drive(questions.ask_question, mail, self._settings.max_signals, check)
-
-    async def refuse_question(self, worker: str, run_id: str, claim: int, refusal: QuestionAnswer) -> bool:
-        """Refuse a question in the mailbox of a run; False if the run is not the worker's under this claim any more."""
-        return await self._drive(questions.refuse_question, worker, run_id, claim, refusal)
 
     async def cancel(self, run_id: str) -> Answer:
         """End a run that no worker holds (or begin its undo); mark one that is held, for its worker to see."""
@@ -589,64 +449,6 @@ class Queries:
         """Note that remote steps were withdrawn, or are over, and have left nothing behind."""
         await self._drive(remote_steps.clear, step_ids)
 
-    # -- events --------------------------------------------------------------------------------------------------
-
-    async def publish(self, rows: Sequence[NewEvent]) -> None:
-        """Publish events; one that is there already, by its id, is the same."""
-        await self._drive(events.publish, rows)
-
-    async def subscribe(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Store which events (by their names) start which workflows."""
-        await self._drive(events.subscribe, pairs)
-
-    async def match_events(self, limit: int, reached: Reached | None, new_id: Callable[[], str]) -> Matched:
-        """Number new events, wake runs that wait for them, and note what they start: a batch at a time."""
-        return await self._sweep(events.match, limit, reached, new_id)
-
-    async def next_events(
-        self, run_id: str, name: str, key: str, low: int, since: int | None, limit: int
-    ) -> NextEvents:
-        """The next events of a name and a key (empty: any) that a run has not taken, beyond a number and since a time;
-        and whether it is to be woken by more."""
-        statement = "next_events" if key else "next_events_of_any_key"
-        rows = await self._fetch(statement, run_id, name, key, low, since, limit)
-        return NextEvents(bool(rows[0][0]), [EventRow(*row[1:]) for row in rows if row[1] is not None])
-
-    async def due_event_starts(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[DueEventStart]:
-        """Runs that are to be started now, so many of each of these events (by name) and workflows."""
-        rows = await self._fetch("due_event_starts", Rows(pairs), limit)
-        return [DueEventStart(row[1], row[2], EventRow(row[0], 0, *row[3:])) for row in rows]
-
-    async def start_by_events(self, starts: Sequence[EventStart]) -> list[EventStart]:
-        """Start runs, each once, also if other workers try; those that were started now."""
-        return await self._sweep(events.start, starts)
-
-    async def events(
-        self, name: str | None = None, key: str | None = None, before: int | None = None, limit: int = 50
-    ) -> list[ShownEvent]:
-        """A page of events, the newest first; ``before`` is the number of the last of the page before."""
-        new = [] if before is not None else list(await self._fetch("events_shown_first", name, key, limit))
-        rows = [*new, *await self._fetch("events_shown", name, key, before, limit)]
-        return [ShownEvent(*row) for row in rows[:limit]]
-
-    async def event_uses(self, ids: Sequence[str], limit: int = 1000) -> list[EventUse]:
-        """What events (by the ids of their rows) have started, and which runs took them, at most so many."""
-        starts = [EventUse(row[0], row[2], row[1], row[3]) for row in await self._fetch("starts_of_events", list(ids))]
-        return starts + [EventUse(*row) for row in await self._fetch("takers_of_events", list(ids), limit)]
-
-    async def event_waiters(self, names: Sequence[str], limit: int = 200) -> list[tuple[str, str, str]]:
-        """Runs that wait for events of these names: (name, key or empty, run)."""
-        return [(row[0], row[1], row[2]) for row in await self._fetch("waiters_for_events", list(names), limit)]
-
-    async def remove_events(self, keep_ms: int, limit: int) -> int:
-        """Remove events that were published longer ago, at most so many, and subscriptions that no worker has declared
-        for as long; how many events."""
-        return await self._drive(events.remove, keep_ms, limit)
-
-    async def fail_event_start(self, event_id: str, workflow: str, error: str, wait_ms: int) -> None:
-        """Note why a run could not be started, to be tried again later."""
-        await self._drive(events.fail_start, event_id, workflow, error, wait_ms)
-
     # -- schedules -----------------------------------------------------------------------------------------------
 
     async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRow]:
@@ -750,7 +552,7 @@ class Queries:
             rows = await self._fetch("audit_page", before, limit)
         else:
             rows = await self._fetch("audit_of", which, before, limit)
-        return [_read(AuditLine(*row[:-1]), row[-1]) for row in rows]
+        return [AuditLine(*row[:-1]).as_read(row[-1]) for row in rows]
 
     # -- the census ----------------------------------------------------------------------------------------------
 
@@ -796,42 +598,6 @@ class Queries:
         return [Failures(*row) for row in await self._fetch("stats_failures", counts, since_ms)]
 
 
-class _Lists:
-    """What is read for lists of runs, of which some are shown otherwise than their rows say."""
-
-    def __init__(self, store: Queries) -> None:
-        self._store = store
-
-    async def rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
-        """A page of runs by what their rows say."""
-        return [_run_row(row) for row in await self._store._page(filters, oldest_first)]
-
-    async def count(self, filters: Filters) -> int:
-        """How many runs there are by what their rows say."""
-        return await self._store._count(filters)
-
-    async def named(self, ids: Sequence[str]) -> list[RunRow]:
-        """The runs with these ids, as lists have them."""
-        return [_run_row(row) for row in await self._store._fetch("runs_named", list(ids))]
-
-    async def shown(self, ids: Sequence[str]) -> list[Shown]:
-        """How those of these runs are shown that are dag runs under way."""
-        return [Shown(*row) for row in await self._store._fetch("dags_shown", list(ids))]
-
-    async def shown_as(self, status: str, before: str | None, limit: int, oldest_first: bool) -> list[Shown]:
-        """The first dag runs beyond one that are shown with a status."""
-        name = OLDEST * oldest_first + "dags_shown_as"
-        return [Shown(*row) for row in await self._store._fetch(name, status, before, limit)]
-
-
-def _run_row(row: Sequence[Any]) -> RunRow:
-    """The columns come in the order of the fields."""
-    run = RunRow(*row)
-    run.tags = read_tags(None if run.tags is None else str(run.tags))
-    run.ready, run.undoing, run.large_output = bool(run.ready), bool(run.undoing), bool(run.large_output)
-    return run
-
-
 def _worker_info(row: Sequence[Any]) -> WorkerInfo:
     """The columns come in the order of the fields."""
     worker = WorkerInfo(*row)
@@ -857,25 +623,7 @@ _TRIMMED = 20
 """Lines that are looked at for each that is written, the oldest first, whether their time is over."""
 
 
-_SILENT = 60_000
-"""Milliseconds of silence after which the end of an action is not expected any more. Actions take seconds; those
-that take longer write how far they are every few seconds."""
-
-
 def _begin(entry: AuditEntry, keep_ms: int | None) -> Flow[None]:
     yield from put("audit_begin", [tuple(entry)])
     if keep_ms is not None:
         yield from ask("audit_trim", keep_ms, _TRIMMED)
-
-
-def _read(line: AuditLine, now: int) -> AuditLine:
-    """The line as it is read: without the mark of when its process was last heard of, by which it may be unknown."""
-    detail: dict[str, Any] = read_json(line.detail, dict[str, Any], {})
-    heard = detail.pop("heard", None)
-    heard = heard if isinstance(heard, int) else None
-    if heard is not None:
-        line = line._replace(detail=msgspec.json.encode(detail).decode() if detail else None)
-    if line.outcome != BEGUN or now - (heard or line.at) <= _SILENT:
-        return line
-    said = "" if line.said is None else f"{line.said}; then "
-    return line._replace(outcome=UNKNOWN, said=f"{said}nothing was heard of it any more")

@@ -15,10 +15,10 @@ from ..model.rows import ActivityRow, RunRow
 from ..model.status import AT_REST, FAILED, QUEUED, RUNNING, WAITING
 from ..settings import Settings
 from .answers import Alike, RunCount
-from .dag_status import fits, show
 from .flows import limits
 from .flows.base import Ask, Flow, T
-from .queries import Filters, Queries, _Lists
+from .queries import Queries
+from .run_lists import Filters, RunLists, fits
 from .sql import OLDEST
 
 _TIMES = 20
@@ -291,7 +291,7 @@ class BaseGlance(Queries):
         it while their rows say otherwise."""
         if filters.status is None:
             return list(found)
-        lists = _Lists(self)
+        lists = RunLists(self)
         dags = [run_id for run_id, is_dag in found.items() if is_dag][:_DAGS]
         otherwise = {each.id for each in await lists.shown(dags) if each.status != filters.status} if dags else set()
         ids = [run_id for run_id in found if run_id not in otherwise]
@@ -307,9 +307,9 @@ class BaseGlance(Queries):
         """The runs with these ids, the newest first, as they are shown in lists."""
         if not ids:
             return []
-        lists = _Lists(self)
+        lists = RunLists(self)
         rows = sorted(await lists.named(list(ids)), key=lambda row: row.id, reverse=True)
-        await show(lists, rows)
+        await lists.show(rows)
         return rows
 
     async def ids_ending_with(self, digits: str, far: int, limit: int) -> list[str]:

@@ -35,7 +35,7 @@ _AGAIN_MS = 60_000
 
 
 class StartsOfEvents(Protocol):
-    """What the application does for its subscriptions, because it knows the code."""
+    """What the application does for its subscriptions. A protocol, because the application is in a layer above."""
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

@@ -105,7 +105,7 @@ _PORTION = Weight(1500, 16 * 1024 * 1024)
 
 
 class Archive(Protocol):
-    """Where runs are kept that are removed here."""
+    """Where runs are kept that are removed here. A protocol, because the archive is in a layer above."""
 
     async def keep(self, runs: Sequence[Ended]) -> None:
         """Returns when they are on the disk."""

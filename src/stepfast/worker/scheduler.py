@@ -29,7 +29,7 @@ NOT_THEIRS = (DatabaseUnavailable, SchemaError, ConfigurationError)
 
 
 class Planning(Protocol):
-    """What the application does for its schedules, because it knows the code."""
+    """What the application does for its schedules. A protocol, because the application is in a layer above."""
 
     async def declare(self, worker: str) -> None:
         """Store the schedules that the code declares, as those of this worker."""

@@ -19,8 +19,8 @@ from ..flows.base import Flow, T
 from ..flows.events import NewEvent
 from ..lock_timeout import Breaks
 from ..migrations import migrations
-from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
+from ..run_lists import Filters
 from ..sql import COUNT, OLDEST
 from ..store import Store
 from . import schema

@@ -39,8 +39,8 @@ from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..flows.claims import in_order, with_history
 from ..flows.events import NewEvent
 from ..migrations import migrations
-from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
+from ..run_lists import Filters
 from ..sql import COUNT, OLDEST, load_all
 from ..store import Store
 from . import own_pool, schema

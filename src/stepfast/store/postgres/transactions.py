@@ -12,16 +12,18 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from ...cancellation import raise_if_cancelled, requests, seen
 from ...errors import StepTimeout
-from ...model.records import NewRun
 from ..answers import TransportConnection
 from ..flows.base import Ask, Commit, Flow, Put, PutAndAsk, PutEach, Remove, Request, Rows, SendTasks, T
 from ..lock_timeout import longest_wait_ms
+
+if TYPE_CHECKING:
+    from .starts import Starts
 
 PATIENCE = 5.0
 """Seconds for a rollback or a reset to be answered. Then the connection is dropped."""
@@ -243,18 +245,10 @@ _OWN_PARTS = re.compile(r"\A((?:--.*\n)*)WITH ")
 """The beginning of a statement that has parts itself, behind what is said of it."""
 
 
-class Inserter(Protocol):
-    """Starts runs in a transaction that is open."""
-
-    async def insert(self, connection: Any, runs: Sequence[NewRun]) -> bool:
-        """Start these runs within the transaction; whether all of those that have a name are new."""
-        ...
-
-
 class Driver:
     """Answers the requests of flows over a connection to Postgres."""
 
-    def __init__(self, statements: dict[str, str], starts: Inserter | None) -> None:
+    def __init__(self, statements: dict[str, str], starts: Starts | None) -> None:
         self._sql = statements
         self._starts = starts
         self._joined: dict[tuple[str, ...], str] = {}

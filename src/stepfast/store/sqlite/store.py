@@ -33,8 +33,8 @@ from ..flows.base import Flow, T, schedule_columns, standing_columns
 from ..flows.events import NewEvent
 from ..lock_timeout import Breaks
 from ..migrations import migrations, refuse_too_new
-from ..queries import Filters
 from ..readonly import MOST_ROWS, BaseGlance, TableSize, TookTooLong
+from ..run_lists import Filters
 from ..sql import COUNT, OLDEST, load_all
 from ..store import Store
 from . import caller_connections, queries, schema
