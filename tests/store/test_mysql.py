@@ -10,6 +10,8 @@ import asyncmy
 import pytest
 
 from stepfast.errors import ConfigurationError, DatabaseRefused
+from stepfast.model.ids import new_id
+from stepfast.model.records import NewRun
 from stepfast.model.urls import mysql_parts, parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
@@ -136,6 +138,26 @@ async def test_rows_that_do_not_fit_into_one_packet_go_in_several(mariadb_url: s
     with pytest.raises(DatabaseRefused, match=r"the server takes 2,097,152 at once \(max_allowed_packet\)"):
         await store.start([new_run(input=f'"{"x" * 2_100_000}"')])
     assert len(await store.runs()) == 7
+    await store.close()
+
+
+async def test_a_repeated_keyed_start_leaves_the_row_of_its_run_alone(mariadb_url: str, connection: Any) -> None:
+    """An INSERT that finds its key taken would lock that row, and wait for the worker that has it locked."""
+    store = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    await store.open()
+    await store.migrate()
+    shape = new_run().shape._replace(tags=("a",))
+    [run_id] = await store.start([NewRun(new_id(), shape, "{}", "k")])
+    await run(connection, "CREATE TABLE changes (n integer)")
+    await run(
+        connection, "CREATE TRIGGER changed AFTER UPDATE ON stepfast_runs FOR EACH ROW INSERT INTO changes VALUES (1)"
+    )
+    await connection.begin()
+    await run(connection, "SELECT id FROM stepfast_runs FOR UPDATE")
+    again = [NewRun(new_id(), shape, "{}", "k"), NewRun(new_id(), shape, "{}", "other")]
+    assert await store.start(again, at_once=True) == [run_id, again[1].id]
+    await connection.commit()
+    assert await run(connection, "SELECT n FROM changes") == []
     await store.close()
 
 

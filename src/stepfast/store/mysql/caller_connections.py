@@ -1,8 +1,7 @@
 """Connections that callers bring along: of asyncmy, aiomysql, PyMySQL and mysqlclient, also those of SQLAlchemy.
 
 What is done for one call is one savepoint of the caller's transaction. A caller's session may see the database as it
-was when its transaction began, so what it does not find is looked for on a connection of our own as well. An INSERT
-that finds a key taken locks the row that has it: so keys are looked up first.
+was when its transaction began, so what it does not find is looked for on a connection of our own as well.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ...model.status import NO_SUCH_STEP
 from ...model.transitions.signals import way_to_signal
 from ..alchemy import beneath, comes_from, kind_of
 from ..answers import mailbox_full
-from ..flows.base import Flow, Rows, ask
+from ..flows.base import Flow, ask
 from .driver import Driver, Statement
 from .errors import translate
 from .transactions import callers_transaction, is_gone, run
@@ -117,8 +116,6 @@ class _Cursor:
             self._result = SimpleNamespace(message=cursor._result.message)
 
 
-_KEY, _WORKFLOW = 2, 4
-"""Columns of the rows of starts."""
 Ours = Callable[..., Awaitable[list[Any]]]
 
 
@@ -135,6 +132,8 @@ class CallerDriver(Driver):
 
     async def fetch(self, connection: Any, name: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
         """The rows that a question brings."""
+        if name == "leave_signal":
+            return await self._leave_signal(connection, *arguments)
         rows = await super().fetch(connection, name, *arguments, seconds=seconds)
         wanted = len(arguments[0]) if arguments and isinstance(arguments[0], list) else 1
         if name in self._ALSO_OURS and len(rows) < wanted:
@@ -142,18 +141,22 @@ class CallerDriver(Driver):
         return rows
 
     async def put(self, connection: Any, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Execute a statement for many rows; but for starts whose keys are taken."""
-        if name in ("start", "start_linked"):
-            rows = await self._free(connection, rows, "by_keys", _KEY)
-        if name == "start_linked":
-            rows = await self._free(connection, rows, "names_held", -1)
-        return await super().put(connection, name, rows) if rows else 0
+        """Execute a statement for many rows. An INSERT that joins runs is not given those that are not there: a
+        caller's session would lock the gap in which they are not, so also the end of the table."""
+        if name in ("start_tags", "start_graphs") and rows:
+            found = await super().fetch(connection, "which_exist", list({row[0] for row in rows}))
+            there = {row[0] for row in found}
+            rows = [row for row in rows if row[0] in there]
+        return await super().put(connection, name, rows)
 
-    async def _free(self, connection: Any, rows: Sequence[Any], name: str, column: int) -> Sequence[Any]:
-        """The rows whose keys or names, which are in this column, no run has."""
-        wanted = Rows((row[_WORKFLOW], row[column], row[0]) for row in rows if row[column] is not None)
-        taken = {found[0] for found in await self.fetch(connection, name, wanted)} if wanted else set()
-        return [row for row in rows if row[0] not in taken] if taken else rows
+    async def _leave_signal(self, connection: Any, run_id: str, *given: Any) -> list[Any]:
+        """Count and insert in two statements: an INSERT that reads the mailbox would lock all of it."""
+        signal, name, value, written, trace, start, most = given
+        [(count,)] = await super().fetch(connection, "count_signals", [run_id], most)
+        if count >= most:
+            return []
+        left = (run_id, signal, "signal", name, value, None, written, trace, start)
+        return await super().fetch(connection, "leave_mail", *left)
 
 
 class Callers:
@@ -279,5 +282,5 @@ def leave(mail: Mail, most: int) -> Flow[Answer]:
     if key is not None and not (yield from ask("leave_signal_id", whose or mail.run_id, key)):
         return Answer(status, reason, done=True, whose=whose)
     values = (receiver, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
-    yield from ask("leave_mail", *values, mail.trace)
+    yield from ask("leave_mail", *values, mail.trace, None)
     return Answer(status, reason, done=True, whose=whose)

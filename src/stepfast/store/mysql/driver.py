@@ -21,6 +21,7 @@ from ..flows.base import (
     PutEach,
     Remove,
     Request,
+    Rows,
     SendTasks,
     T,
     schedule_columns,
@@ -37,6 +38,9 @@ _DECIMAL = 246
 """The type of a column that the servers make of every sum."""
 _OTHERWISE = {"record_steps": "replace_steps"}
 """Statements that are executed for the same rows where one has not written all of them."""
+_KEYED = frozenset({"start", "start_linked"})
+_ID, _KEY, _WORKFLOW, _UNIQUE_NAME = 0, 2, 4, -2
+"""Statements that insert runs, and columns of their rows."""
 _WORDS = {"still_undelivered": 2}
 """How many columns at the beginning of a row are lists, separated by blanks."""
 _LOCKS = "FOR UPDATE"
@@ -150,7 +154,15 @@ class Driver:
         return found
 
     async def put(self, connection: Any, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Execute a statement for many rows; how many it wrote. So many go at once as the server takes."""
+        """Execute a statement for many rows; how many it wrote. So many go at once as the server takes. An INSERT that
+        finds a key taken locks the row that has it, and counts as its change: of starts, keys and names are looked up
+        first."""
+        if name in _KEYED:
+            rows = await self._free(connection, rows, "by_keys", _KEY)
+        if name == "start_linked":
+            rows = await self._free(connection, rows, "names_held", _UNIQUE_NAME)
+        if not rows:
+            return 0
         written = 0
         for portion, text in self._portions(rows):
             count = 0
@@ -160,6 +172,12 @@ class Driver:
                 count += await self.put(connection, _OTHERWISE[name], portion)
             written += count
         return written
+
+    async def _free(self, connection: Any, rows: Sequence[Any], name: str, column: int) -> Sequence[Any]:
+        """The rows whose keys or names, which are in this column, no run has."""
+        wanted = Rows((row[_WORKFLOW], row[column], row[_ID]) for row in rows if row[column] is not None)
+        taken = {found[0] for found in await self.fetch(connection, name, wanted)} if wanted else set()
+        return [row for row in rows if row[_ID] not in taken] if taken else rows
 
     async def _rows(self, connection: Any, name: str, arguments: Sequence[Any], limit: str) -> list[Any]:
         first, *others = self._sql[name].parts

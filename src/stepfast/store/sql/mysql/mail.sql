@@ -50,11 +50,11 @@ SELECT count(*) FROM (SELECT 1 FROM {mailbox} b WHERE b.run_id {in run_ids} AND 
 INSERT INTO {run_values} (run_id, key, value, format, updated_at) VALUES (:run_id, :key, 'null', 1, {now})
 {skip run_id, key};
 
--- name: leave_mail(run_id uuid, id uuid, kind, name, value, error, format smallint, trace)
+-- name: leave_mail(run_id uuid, id uuid, kind, name, value, error, format smallint, trace, start)
 -- A signal inside a transaction of the sender's: only inserted, and nothing is read with it, because the sender's session
 -- may lock what it reads for an INSERT. It is delivered after the commit.
-INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-VALUES (:run_id, :id, :kind, :name, :value, :error, :format, {now}, false, :trace)
+INSERT INTO {mailbox} (run_id, id, kind, name, value, error, format, sent_at, delivered, trace, start)
+VALUES (:run_id, :id, :kind, :name, :value, :error, :format, {now}, false, :trace, :start)
 {skip run_id, id};
 
 -- name: status_of(run_id)
