@@ -143,9 +143,18 @@ END;
 
 
 _MICROSECONDS = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', SYSDATE(6))"
-_CHANGED = "NOT ({})".format(
-    " AND ".join(f"NEW.{name} <=> OLD.{name}" for name in ("claim", "seq", "name", "kind", "status", "output", "error"))
-)
+
+
+def _differs(*names: str) -> str:
+    """Whether an UPDATE has changed one of these columns. An INSERT that finds its key taken fires the triggers of an
+    UPDATE there, and has changed nothing."""
+    return f"NOT ({' AND '.join(f'NEW.{name} <=> OLD.{name}' for name in names)})"
+
+
+_MOVED = _differs("claim", "status", "worker", "attempt", "losses", "place", "visible_at", "wakes", "ends", "asked")
+_CHANGED = _differs("claim", "seq", "name", "kind", "status", "output", "error")
+# Triggers insert VALUES: an INSERT … SELECT keeps the counter of the table locked until the statement has ended that
+# fired them, and two statements would wait for each other.
 MARIADB = f"""
 CREATE TABLE audit_moves (
     n bigint AUTO_INCREMENT PRIMARY KEY, at bigint, run text, claim integer, old_claim integer, status text,
@@ -168,12 +177,14 @@ CREATE TRIGGER audit_born AFTER INSERT ON stepfast_runs FOR EACH ROW
             CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes, NEW.ends)
 
 CREATE TRIGGER audit_moved AFTER UPDATE ON stepfast_runs FOR EACH ROW
-    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
-                             losses, old_losses, due, wakes, ends, asked)
-    VALUES ({_MICROSECONDS}, NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
-            OLD.attempt, NEW.losses, OLD.losses,
-            CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes,
-            NEW.ends, NEW.asked)
+    IF {_MOVED} THEN
+        INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt,
+                                 old_attempt, losses, old_losses, due, wakes, ends, asked)
+        VALUES ({_MICROSECONDS}, NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker,
+                NEW.attempt, OLD.attempt, NEW.losses, OLD.losses,
+                CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes,
+                NEW.ends, NEW.asked);
+    END IF
 
 CREATE TRIGGER audit_recorded AFTER INSERT ON stepfast_steps FOR EACH ROW
     INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
@@ -181,11 +192,12 @@ CREATE TRIGGER audit_recorded AFTER INSERT ON stepfast_steps FOR EACH ROW
             (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind, NEW.status, NULL)
 
 CREATE TRIGGER audit_changed AFTER UPDATE ON stepfast_steps FOR EACH ROW
-    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
-    SELECT {_MICROSECONDS}, 'step~', NEW.run_id, NEW.position, NEW.claim,
-           (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind, NEW.status,
-           OLD.status
-    WHERE {_CHANGED}
+    IF {_CHANGED} THEN
+        INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
+        VALUES ({_MICROSECONDS}, 'step~', NEW.run_id, NEW.position, NEW.claim,
+                (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind, NEW.status,
+                OLD.status);
+    END IF
 
 CREATE TRIGGER audit_forgotten AFTER DELETE ON stepfast_steps FOR EACH ROW
     INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
@@ -237,7 +249,7 @@ class Database:
             dots = "stepfast_", "audit_"
         text = sql.replace("[", dots[0]).replace("]", "").replace("{", dots[1]).replace("}", "")
         if self.kind == "mysql":
-            return await self._fetch_mysql(re.sub(r"\b(key|undo)\b", r"`\1`", text))
+            return await self._fetch_mysql(re.sub(r"\b(key|undo)\b", r"`\1`", text).replace("random()", "rand()"))
         if not self.is_postgres:
             database = self._open()
             try:

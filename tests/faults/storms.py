@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import Counter
@@ -11,16 +12,20 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import asyncmy
+
 from tests.faults import composing
 from tests.faults.storm import TOTALS, Process, Storm, every, meanwhile
 from tests.support.false_time import off_by
+from tests.support.mariadb import PrivateMariaDb
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
 from tests.support.small_disk import SmallDisk
 from tests.support.standby import Pair
 
 LEASE = 2.0
-OnServer = Callable[[PrivatePostgres, str, Path, float], Awaitable[None]]
+Server = PrivatePostgres | PrivateMariaDb
+OnServer = Callable[[Server, str, Path, float], Awaitable[None]]
 """A storm over a server that may be crashed: its database, a folder for the ledger, and for how many seconds."""
 LONG_LEASE = 60.0
 """Longer than any trouble that is made: then nothing is excused, and every act must be accounted for as if nothing had
@@ -106,7 +111,7 @@ async def freeze_now_and_then(storm: Storm, pause: float = 0.7) -> None:
         await every(pause, freeze_one)
 
 
-async def crashes(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+async def crashes(server: Server, url: str, folder: Path, seconds: float) -> None:
     """The server is restarted, and crashes."""
     async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True) as storm:
         await storm.launch_ready(3)
@@ -121,7 +126,7 @@ async def crashes(server: PrivatePostgres, url: str, folder: Path, seconds: floa
         await storm.verdict(runs=storm.enough)
 
 
-def _restart(server: PrivatePostgres, crash: bool) -> None:
+def _restart(server: Server, crash: bool) -> None:
     if crash:
         server.kill9()
     server.restart()
@@ -136,7 +141,7 @@ async def until_over(seconds: float, job: Coroutine[Any, Any, None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+async def terminations(server: Server, url: str, folder: Path, seconds: float) -> None:
     """An administrator, or a failing server, ends sessions one by one or all at once."""
     async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True) as storm:
         await storm.launch_ready(3)
@@ -144,20 +149,36 @@ async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds:
 
         async def terminate() -> None:
             share = random.choice((0.1, 0.5, 1.0))
-            victims = (
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' "
-                f"AND datname = '{database}' AND random() < {share}"
-            )
-            TOTALS["terminated"] += len(await asyncio.to_thread(server.execute, victims))
+            TOTALS["terminated"] += await asyncio.to_thread(_end_sessions, server, database, share)
 
         async with meanwhile(every(0.2, terminate), *storm.bystanders()):
             await storm.keep_starting(seconds)
         await storm.verdict(runs=storm.enough)
 
 
-async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+def _end_sessions(server: Server, database: str, share: float) -> int:
+    """End this share of the sessions; how many."""
+    if isinstance(server, PrivatePostgres):
+        victims = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            f"AND datname = '{database}' AND random() < {share}"
+        )
+        return len(server.execute(victims))
+    listed = f"SELECT id FROM information_schema.processlist WHERE db = '{database}' AND rand() < {share}"
+    sessions = [row[0] for row in server.execute(listed)]
+    for session in sessions:
+        with contextlib.suppress(asyncmy.errors.MySQLError):  # it has ended by itself
+            server.execute(f"KILL {session}")
+    return len(sessions)
+
+
+def _proxy(server: Server) -> Proxy:
+    return Proxy("127.0.0.1", server.port, protocol="postgres" if isinstance(server, PrivatePostgres) else "mariadb")
+
+
+async def bad_network(server: Server, url: str, folder: Path, seconds: float) -> None:
     """Connections are reset, nothing moves for a while, and replies are lost after the work was done."""
-    async with Proxy("127.0.0.1", server.port) as proxy:
+    async with _proxy(server) as proxy:
         async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True, through=proxy.url(url)) as storm:
             await storm.launch_ready(3)
             faults = (every(1.2, lambda: cut(proxy)), every(1.5, lambda: stall(proxy, 1)), lose_replies(proxy))
@@ -186,7 +207,7 @@ async def stall(proxy: Proxy, longest: float) -> None:
 async def lose_replies(proxy: Proxy) -> None:
     """Replies of every kind, one after the other: to a commit, a claim or heartbeat, a flush, a start."""
     while True:
-        for kind in (b"COMMIT", b"UPDATE", b"SELECT", b"INSERT"):
+        for kind in (b"COMMIT", b"UPDATE", b"SELECT", b"INSERT") if proxy.knows_all_tags else (b"COMMIT",):
             order = proxy.swallow(lambda tag, kind=kind: tag.startswith(kind))  # type: ignore[misc]
             try:
                 async with asyncio.timeout(1):
@@ -197,9 +218,9 @@ async def lose_replies(proxy: Proxy) -> None:
             await asyncio.sleep(0.05)
 
 
-async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+async def everything(server: Server, url: str, folder: Path, seconds: float) -> None:
     """All of it at once."""
-    async with Proxy("127.0.0.1", server.port) as proxy:
+    async with _proxy(server) as proxy:
         async with Storm(url, folder, lease=LEASE, cut=True, through=proxy.url(url)) as storm:
             await storm.launch_ready(4)
 

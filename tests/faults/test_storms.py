@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults import storms
-from tests.support.postgres import PrivatePostgres
 
 LONG = float(os.environ.get("FAULT_SECONDS", "60"))
 SHORT = 2.0
@@ -18,6 +17,15 @@ LATER = pytest.param(LONG, marks=pytest.mark.slow, id="long")
 
 pytestmark = pytest.mark.timeout(LONG * 2 + 300)
 each = pytest.mark.parametrize("seconds", [pytest.param(SHORT, marks=pytest.mark.thorough, id="short"), LATER])
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def server(request: pytest.FixtureRequest) -> tuple[storms.Server, str]:
+    """A server that may be crashed, and a database on it."""
+    names = (
+        ("durable_server", "durable_url") if request.param == "postgres" else ("durable_mariadb", "durable_mariadb_url")
+    )
+    return request.getfixturevalue(names[0]), request.getfixturevalue(names[1])
 
 
 @each
@@ -35,14 +43,14 @@ async def test_frozen_workers_come_back(storm_url: str, tmp_path: Path, seconds:
 @each
 @pytest.mark.parametrize("storm", [storms.crashes, storms.terminations, storms.bad_network])
 async def test_the_server_and_the_network_fail(
-    durable_server: PrivatePostgres, durable_url: str, tmp_path: Path, storm: storms.OnServer, seconds: float
+    server: tuple[storms.Server, str], tmp_path: Path, storm: storms.OnServer, seconds: float
 ) -> None:
-    await storm(durable_server, durable_url, tmp_path / "ledger", seconds)
+    await storm(*server, tmp_path / "ledger", seconds)
 
 
 @pytest.mark.slow
-async def test_everything_at_once(durable_server: PrivatePostgres, durable_url: str, tmp_path: Path) -> None:
-    await storms.everything(durable_server, durable_url, tmp_path / "ledger", LONG)
+async def test_everything_at_once(server: tuple[storms.Server, str], tmp_path: Path) -> None:
+    await storms.everything(*server, tmp_path / "ledger", LONG)
 
 
 @pytest.mark.enough_on("sqlite")

@@ -2,7 +2,8 @@
 
 It can reset connections, stop moving bytes, refuse new connections, and do the worst thing a network does to
 a database client: let a statement through, let the server carry it out, and lose the reply. For that it reads
-the server's side of the Postgres protocol, message by message; everything else passes untouched.
+the server's side of the Postgres protocol, message by message; everything else passes untouched. Of the protocol of
+MariaDB it knows commits.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ COMMAND_COMPLETE, PORTAL_SUSPENDED, READY_FOR_QUERY, ERROR = b"C", b"s", b"Z", b
 #: What stands in for the tag of a statement of which the client wanted a few rows only: the server names none then.
 SUSPENDED_TAG = b"SUSPENDED"
 IDLE = b"I"
+COMMIT_OF_MARIADB, OK_OF_MARIADB = b"\x07\x00\x00\x00\x03COMMIT", b"\x01\x00"
+"""The command; and what its reply has behind its length, if it was carried out."""
 
 
 @dataclass(eq=False)
@@ -60,14 +63,16 @@ class _Link:
 class Proxy:
     """Listens on a port of its own and forwards to the target. Lives in one event loop.
 
-    `protocol="raw"` is for servers other than Postgres: everything but `swallow` works.
+    With `protocol="raw"`, for other servers, everything but `swallow` works; with `"mariadb"` the tag is `b"COMMIT"`,
+    where a client sends it alone.
     """
 
     def __init__(
-        self, target_host: str, target_port: int, *, protocol: Literal["postgres", "raw"] = "postgres"
+        self, target_host: str, target_port: int, *, protocol: Literal["postgres", "mariadb", "raw"] = "postgres"
     ) -> None:
         self._target = (target_host, target_port)
         self._reads_along = protocol == "postgres"
+        self._reads_commits = protocol == "mariadb"
         self._listener: asyncio.Server | None = None
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,6 +122,11 @@ class Proxy:
         return urlunsplit(parts._replace(netloc=f"{account}{at}127.0.0.1:{self.port}"))
 
     @property
+    def knows_all_tags(self) -> bool:
+        """Whether every reply can be lost, not only those to commits."""
+        return self._reads_along
+
+    @property
     def connections(self) -> int:
         """How many clients are connected through to the server now."""
         return len(self._links)
@@ -151,7 +161,7 @@ class Proxy:
         connection is reset in place of the reply. A reply that matches inside an open transaction goes
         through, and the order stands.
         """
-        assert self._reads_along, "only the Postgres protocol is understood here"
+        assert self._reads_along or self._reads_commits, "the protocol is not understood here"
         order = Swallow(match)
         self._orders.append(order)
         return order
@@ -210,12 +220,18 @@ class Proxy:
                 await _send(link.client, b"N")
                 continue
             link.greeted = True
+            if self._reads_commits:
+                link.tag = b"COMMIT" if chunk == COMMIT_OF_MARIADB else b""
             await _send(link.server, chunk)
         link.server.write_eof()
 
     async def _forward_replies(self, replies: asyncio.StreamReader, link: _Link) -> None:
         while chunk := await replies.read(65536):
             await self._pass()
+            if link.tag and self._reads_commits and chunk[3:5] == OK_OF_MARIADB:
+                for order in self._orders:
+                    if order.match(link.tag):
+                        self._lose(order, link.tag)
             await _send(link.client, self._let_through(chunk, link) if self._reads_along else chunk)
         link.client.write_eof()
 
