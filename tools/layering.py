@@ -70,6 +70,7 @@ ROOM = {
     "starts": "app",
     "stats": "app",
     "callbacks": "app",
+    "moving": "app",
     "questions": "app",
     "streams": "app",
     "sync": "app",

@@ -59,6 +59,11 @@ class SchemaError(StepfastError):
     """The tables are missing, or were made by a version this code cannot work with."""
 
 
+class NamespaceMoved(ConfigurationError):
+    """The namespace was moved to another database, or is being filled by such a move: nothing can write into it here.
+    The message names the other place."""
+
+
 class WorkerBroken(StepfastError):
     """A worker ended by itself, because one of its services did: a bug in Stepfast. Its runs, or the tasks of a remote
     worker, are ready again.

@@ -190,7 +190,11 @@ class PrivateMariaDb:
 
 NAMESPACE = "stepfast"
 _CLIENTS = "SELECT id FROM information_schema.processlist WHERE db = '{}' AND id <> CONNECTION_ID()"
-_LOOK = "SELECT count(*), max(create_time), min(create_time) FROM information_schema.tables WHERE table_schema = '{}'"
+_LOOK = """
+SELECT count(*), max(create_time), min(create_time),
+       (SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = '{0}')
+FROM information_schema.tables WHERE table_schema = '{0}'
+"""
 
 
 @functools.cache

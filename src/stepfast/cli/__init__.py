@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import admin, check, events, graph, project, run_commands, show, start, top, worker
+from . import admin, check, events, graph, move, project, run_commands, show, start, top, worker
 from . import queues as of_queues
 from . import schedules as of_schedules
 from .command import AppOption, JsonOption, NamespaceOption, Session, UrlOption, add_verb
@@ -30,6 +30,7 @@ cli = typer.Typer(
 )
 add_verb(cli, admin.migrate)
 add_verb(cli, admin.reset, without={"json"})
+add_verb(cli, move.move)
 add_verb(cli, worker.worker, without={"app", "json"})
 add_verb(cli, worker.remote_worker, without={"app", "json", "namespace"})
 add_verb(cli, start.start)

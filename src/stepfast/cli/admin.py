@@ -115,7 +115,7 @@ async def reset(
 
 
 async def _refuse_while_workers_live(store: Store, state: SchemaState) -> None:
-    refuse_too_new(state)
+    refuse_too_new(state._replace(moved=None))  # what is left of a namespace that was moved may be dropped
     live = live_workers(await store.workers())
     if live:
         heard = [f"{worker_name(worker)}, heard of {lasting(worker.age_ms / 1000)} ago" for worker in live]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..app import Stepfast
-from ..errors import SchemaError, StepfastError
+from ..errors import NamespaceMoved, SchemaError, StepfastError
 from ..model import status
 from ..model.health import claiming_workers, serves
 from ..model.ids import new_id
@@ -35,6 +35,8 @@ async def examine(app: Stepfast, store: Store) -> list[Check]:
 
 def unreachable(error: StepfastError) -> Check:
     """Return the check for a database that does not answer, or without its tables."""
+    if isinstance(error, NamespaceMoved):
+        return Check("schema", False, scrub(str(error)), "name that database, or take the move back")
     if isinstance(error, SchemaError):
         found, _, advice = str(error).rpartition(": ")
         return Check("schema", False, scrub(found), advice)
@@ -52,7 +54,7 @@ async def _schema(store: Store, namespace: str) -> Check:
     try:
         refuse_too_new(state)
         refuse_missing(state, namespace)
-    except SchemaError as error:
+    except (SchemaError, NamespaceMoved) as error:
         return unreachable(error)
     return Check("schema", True, f"namespace {namespace!r} is at version {state.version}, up to date")
 

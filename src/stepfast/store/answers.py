@@ -256,6 +256,8 @@ class SchemaState(NamedTuple):
     compatible_from: int
     pending: list[str]
     """Names of the migrations still to be applied."""
+    moved: str | None = None
+    """What is said of a namespace that was moved, or that a move fills."""
 
 
 class Check(NamedTuple):

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..errors import SchemaError
+import msgspec
+
+from ..errors import NamespaceMoved, SchemaError
 from .answers import SchemaState
 from .dialects import Dialect
 from .sql import fill, load_migrations
@@ -57,10 +60,28 @@ def made_by(known: list[Migration], kind: str) -> list[str]:
     return sorted({name for what, name in found if what == kind})
 
 
-def state_of(known: list[Migration], version: int, compatible_from: int) -> SchemaState:
-    """How tables at ``version`` stand to the code that knows these migrations."""
+MOVED, FILLED = "moved", "filled"
+"""The words in ``meta`` that say that a namespace was moved to another database, or is being filled from one."""
+
+
+WAS_MOVED, IS_FILLED = "this namespace was moved", "this namespace is being filled"
+"""How the errors begin that triggers raise in such a namespace."""
+
+
+def move_in(said: str) -> NamespaceMoved | None:
+    """The error of a trigger, if it is in what a database said."""
+    found = re.search(f"(?:{WAS_MOVED}|{IS_FILLED})[^\n]*", said)
+    return None if found is None else NamespaceMoved(found[0])
+
+
+def state_of(known: list[Migration], meta: Mapping[str, str]) -> SchemaState:
+    """How tables of which ``meta`` says this stand to the code that knows these migrations. It is empty without
+    tables."""
+    version, compatible_from = (int(meta.get(name, 0)) for name in ("version", "compatible_from"))
     pending = [f"{m.number:04}_{m.name}" for m in known if m.number > version]
-    return SchemaState(version, known[-1].number, compatible_from, pending)
+    mark = meta.get(MOVED, meta.get(FILLED))
+    said = None if mark is None else str(msgspec.json.decode(mark)["said"])
+    return SchemaState(version, known[-1].number, compatible_from, pending, said)
 
 
 def due(known: list[Migration], state: SchemaState) -> list[Migration]:
@@ -82,7 +103,9 @@ def script_of(known: list[Migration], statements: dict[str, str]) -> str:
 
 
 def refuse_too_new(state: SchemaState) -> None:
-    """Old code must not write into tables it does not understand."""
+    """Old code must not write into tables it does not understand, and no code into those that were moved."""
+    if state.moved is not None:
+        raise NamespaceMoved(state.moved)
     if state.compatible_from > state.newest:
         raise SchemaError(
             f"the tables are at version {state.version} and need code that knows at least version "

@@ -34,6 +34,7 @@ from .flows.flush import flush
 from .flows.graphs import dag_outputs
 from .lock_timeout import Breaks
 from .queries import Queries
+from .tables import Tables
 
 if TYPE_CHECKING:
     from .readonly import BaseGlance
@@ -99,6 +100,10 @@ class Store(Queries, ABC):
     @abstractmethod
     def names(self) -> list[str]:
         """The tables and views that a reset drops."""
+
+    @abstractmethod
+    def tables(self) -> Tables:
+        """The tables as rows of values, for a move to another database. Made when the store is open."""
 
     @abstractmethod
     async def reset(self) -> None:

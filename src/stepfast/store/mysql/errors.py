@@ -13,7 +13,7 @@ from asyncmy.errors import MySQLError
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
 from ..answers import MissingRight
 from ..lock_timeout import RowsHeld, longest_wait_ms
-from ..migrations import OTHERWISE_MADE
+from ..migrations import OTHERWISE_MADE, move_in
 
 _ABOUT_DATA = frozenset(
     {
@@ -41,6 +41,8 @@ _OTHER_TABLES = frozenset({1054, 1136, 1305, 1364})
 _NO_RIGHT = frozenset({1142, 1143, 1227, 1370, 4151})
 _NOT_LET_IN = frozenset({1044, 1045, 1698, 1049})
 """A wrong user or password, or a database that is not there. Both can be set right while a worker waits."""
+_SIGNAL = 1644
+"""Of what a trigger raises."""
 _LOCKED = 1205
 _AGAIN = frozenset({1213, 1020, 3101, 3572, 1180})
 """The transaction was rolled back for the sake of another: a deadlock, a row that changed under it, a certification
@@ -116,6 +118,8 @@ def is_about_tables(error: BaseException) -> bool:
 
 def _by_number(error: Exception) -> Exception:
     number, said = number_of(error), sentence(error)
+    if number == _SIGNAL and (moved := move_in(said)) is not None:
+        return moved
     if number in _ABOUT_DATA:
         return DatabaseRefused(said)
     if number in _NO_TABLES:

@@ -58,10 +58,7 @@ class Schema:
 
     async def state(self, connection: Any) -> SchemaState:
         """Where the tables stand."""
-        meta = await self._meta(connection)
-        if "version" not in meta:
-            return state_of(self._known, 0, 0)
-        return state_of(self._known, int(meta["version"]), int(meta["compatible_from"]))
+        return state_of(self._known, await self._meta(connection))
 
     async def migrate(self, connection: Any) -> list[str]:
         """Apply what is pending, one process at a time. The connection has a lock afterwards: it is to be closed."""

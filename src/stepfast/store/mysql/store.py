@@ -30,6 +30,7 @@ from .ctx_transaction import Transactions
 from .driver import Driver, load, words_of
 from .errors import is_locked, is_timed_out, translate
 from .schema import Schema
+from .tables import MysqlTables
 from .transactions import PATIENCE, borrowed, close_pool, close_quietly, drop, is_gone, run
 
 Ask = Callable[[Any], Awaitable[Any]]
@@ -128,6 +129,7 @@ class MysqlStore(Store):
         super().__init__(settings)
         schema.check_names(namespace, settings.max_name)
         words = words_of(namespace, settings.list_payload_limit)
+        self._prefix = words["prefix"]
         self._sql = load(words)
         self.breaks = Breaks()
         connector = self._connector = Connector(url, settings)
@@ -203,6 +205,11 @@ class MysqlStore(Store):
     def names(self) -> list[str]:
         """The tables and views that a reset drops."""
         return self._schema.names()
+
+    def tables(self) -> MysqlTables:
+        """The tables as rows of values."""
+        prefix, names = self._prefix, self._schema.tables()
+        return MysqlTables(prefix, names, self._with_connection, self._alone, self._connector.packet)
 
     async def doctor(self) -> list[Check]:
         """Look at the server and the connection."""

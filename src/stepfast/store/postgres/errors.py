@@ -13,7 +13,7 @@ import asyncpg
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
 from ..answers import MissingRight
 from ..lock_timeout import RowsHeld, longest_wait_ms
-from ..migrations import OTHERWISE_MADE
+from ..migrations import OTHERWISE_MADE, move_in
 
 ABOUT_DATA = frozenset({"22", "23", "54"})
 """Classes of errors that another row, or another value, would not have met."""
@@ -21,6 +21,8 @@ ABOUT_DATA = frozenset({"22", "23", "54"})
 _NO_TABLES = frozenset({"42P01", "3F000"})
 _OTHER_TABLES = frozenset({"42703", "42883", "42P10", "42704"})
 """A column, a function, a constraint or a type that this version expects is not there."""
+MOVED_STATE = "SFMVD"
+"""Of the error of a trigger in a namespace that was moved."""
 _NO_RIGHT = "42501"
 _LOCKED = "55P03"
 _AWAY = ("08", "28", "3D", "57P")
@@ -44,6 +46,8 @@ def _by_class(error: Exception) -> Exception:
     state, said = _state(error), sentence(error)
     if state[:2] in ABOUT_DATA:
         return DatabaseRefused(said)
+    if state == MOVED_STATE:
+        return move_in(str(error)) or error
     if state in _NO_TABLES:
         return SchemaError(f"the Stepfast tables are missing ({said}): run `stepfast migrate`")
     if state in _OTHER_TABLES:

@@ -19,6 +19,7 @@ from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refus
 from ..sql import fill, load_statements, split_statements
 from .connections import HELD, qualify
 from .engines import Engine, engine_checks
+from .tables import REFUSES
 from .transactions import transaction
 
 T = TypeVar("T")
@@ -202,9 +203,8 @@ class Schema:
         """Where the tables stand."""
         refuse_encoding(connection)
         if not await connection.fetchval(self._sql["meta_exists"], self._schema):
-            return state_of(self._known, 0, 0)
-        rows = dict(await connection.fetch(self._sql["meta"]))
-        return state_of(self._known, int(rows["version"]), int(rows["compatible_from"]))
+            return state_of(self._known, {})
+        return state_of(self._known, dict(await connection.fetch(self._sql["meta"])))
 
     async def migrate(self, connection: Any) -> list[str]:
         """Apply what is pending, everything in one transaction, one process at a time."""
@@ -265,6 +265,7 @@ class Schema:
             made_schema = _MADE_SCHEMA in dict(await connection.fetch(self._sql["meta"]))
             for kind in ("VIEW", "FUNCTION", "TABLE"):  # views call functions, and functions take rows of tables
                 await self._drop_all(connection, kind)
+            await connection.execute(f"DROP FUNCTION IF EXISTS {self._schema}.{REFUSES}")
             if made_schema:
                 await self._drop_schema(connection)
 
@@ -290,6 +291,10 @@ class Schema:
     def names(self) -> list[str]:
         """The tables, views and functions that a reset drops."""
         return [name for kind in ("TABLE", "VIEW", "FUNCTION") for name in made_by(self._known, kind)]
+
+    def tables(self) -> list[str]:
+        """The tables alone, by name."""
+        return made_by(self._known, "TABLE")
 
     def script(self) -> str:
         """The whole of it for psql."""

@@ -53,6 +53,7 @@ from .notifications import Listener, encode_wakeups
 from .schema import Roles, Schema
 from .signals import Mailboxes
 from .starts import HeldKeys, Starts
+from .tables import PostgresTables
 from .transactions import PATIENCE, Driver, as_columns, borrowed, close_pool, close_quietly, closing, drop, glancing
 
 
@@ -390,6 +391,10 @@ class PostgresStore(Store):
     def names(self) -> list[str]:
         """The tables and views that a reset drops."""
         return self._schema.names()
+
+    def tables(self) -> PostgresTables:
+        """The tables as rows of values."""
+        return PostgresTables(self._quoted, self._schema.tables(), self._with_connection)
 
     async def doctor(self) -> list[Check]:
         """Look at the server, the connection and the wake-ups."""

@@ -10,11 +10,13 @@ from ...errors import (
     ConfigurationError,
     DatabaseRefused,
     DatabaseUnavailable,
+    NamespaceMoved,
     SchemaError,
     StepfastError,
     sentence,
 )
-from ..migrations import OTHERWISE_MADE
+from ..migrations import IS_FILLED, OTHERWISE_MADE, move_in
+from ..tables import MOVER
 from .connections import primary_code
 
 _AWAY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL)
@@ -46,6 +48,8 @@ class Troubles:
     def explain(self, error: Exception) -> Exception:
         """What SQLite's error means to us: away for now, set up wrongly, refused; or a bug, and then itself."""
         code = primary_code(error)
+        if isinstance(error, sqlite3.Error) and (moved := self._moved(str(error))) is not None:
+            return moved
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return DatabaseUnavailable(f"{self._name} was locked by another process for more than {self._patience:g} s")
         if code == sqlite3.SQLITE_CANTOPEN:
@@ -66,6 +70,12 @@ class Troubles:
         if isinstance(error, _REFUSALS):
             return DatabaseRefused(sentence(error))
         return error
+
+    def _moved(self, said: str) -> NamespaceMoved | None:
+        """What a trigger says, or the lack of the function that lets a mover pass it."""
+        if f"no such function: {MOVER}" in said:
+            return NamespaceMoved(f"{IS_FILLED} by a move from another database: `stepfast doctor` names it")
+        return move_in(said)
 
     def _cannot_open(self) -> StepfastError:
         path = os.path.abspath(self._path or "")

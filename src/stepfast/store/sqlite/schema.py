@@ -23,10 +23,9 @@ class Schema:
         """Where the tables stand."""
         found = database.execute(self._sql["meta_exists"]).fetchone()
         if found is None:
-            return state_of(self._known, 0, 0)
+            return state_of(self._known, {})
         _refuse_other_spelling(*found)
-        rows = dict(database.execute(self._sql["meta"]).fetchall())
-        return state_of(self._known, int(rows["version"]), int(rows["compatible_from"]))
+        return state_of(self._known, dict(database.execute(self._sql["meta"]).fetchall()))
 
     def migrate(self, database: sqlite3.Connection) -> list[str]:
         """Apply what is pending. The writer's transaction keeps every other process out until it is done."""
@@ -51,6 +50,10 @@ class Schema:
     def names(self) -> list[str]:
         """The tables and views that a reset drops."""
         return made_by(self._known, "TABLE") + made_by(self._known, "VIEW")
+
+    def tables(self) -> list[str]:
+        """The tables alone, by name."""
+        return made_by(self._known, "TABLE")
 
     def script(self) -> str:
         """The whole of it for the sqlite3 shell."""

@@ -47,6 +47,7 @@ from .errors import Troubles, closed
 from .flush import flush
 from .queries import page_statement
 from .schema import Schema
+from .tables import SqliteTables
 from .writer import ConnectionThread, Reader, Work, Writer
 
 LOOK = Wakeups(frozenset(), True, True, True)
@@ -331,6 +332,10 @@ class SqliteStore(Store):
     def names(self) -> list[str]:
         """The tables and views that a reset drops."""
         return self._schema.names()
+
+    def tables(self) -> SqliteTables:
+        """The tables as rows of values."""
+        return SqliteTables(self._prefix, self._schema.tables(), self._read, self._write)
 
     async def doctor(self) -> list[Check]:
         """Look at the library, the file and the clock."""
