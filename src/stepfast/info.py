@@ -20,6 +20,7 @@ from .engine.timers import SLEEP, planned_end
 from .errors import sentence
 from .model import remote_steps as remote
 from .model import status
+from .model.attributes import decode
 from .model.cron import clock
 from .model.graph import Graph
 from .model.ids import child_id
@@ -101,6 +102,8 @@ class RunInfo:
     """In a list: which of ``input`` and ``output`` are None because they are large. ``run.info()`` brings both."""
     executed_by: ExecutedBy | None = None
     """The worker that claimed it last, also after its end. None: no worker has yet."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """By name: texts, numbers, bools, and datetimes in UTC."""
     unique: str | None = None
     """The name that it was started by (``unique=``), and has until it ends."""
     continued_by: str | None = None
@@ -234,6 +237,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         concurrency_key=row.concurrency_key,
         left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
         executed_by=None if row.executed_by is None else ExecutedBy(row.executed_by, row.host, row.pid),
+        attributes={name: decode(value) for name, value in row.attributes.items()},
         unique=row.unique_name,
         continued_by=_continuation(row),
     )

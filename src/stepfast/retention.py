@@ -13,6 +13,7 @@ import msgspec
 from .engine.options import Seconds
 from .errors import ConfigurationError
 from .info import read_steps
+from .model.attributes import decode, shown
 from .model.backoff import seconds
 from .model.records import StepRecord
 from .model.retention import DELETABLE, Ended, Keep, Try
@@ -174,6 +175,7 @@ def _run(row: RunRow) -> dict[str, Any]:
     output_format = row.format if row.output_format is None else row.output_format
     return {
         **_fields(row, "id workflow version queue status reason priority attempt losses key tags"),
+        "attributes": {name: shown(decode(value)) for name, value in row.attributes.items()},
         "parent": row.parent_id, "origin": row.origin_id,
         **_fields(row, "created_at started_at completed_at deadline_at format input"),
         "output_format": output_format, "output": _payload(row.output, output_format), "error": _error(row.error),

@@ -40,6 +40,7 @@ from .info import (
     with_remote_inside,
 )
 from .model import status
+from .model.attributes import Attribute
 from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.events import SignalSent
 from .model.graph import Graph, StoredGraph, read_graph
@@ -552,6 +553,7 @@ class Run(Generic[O]):
         connected = await self._connect()
         runs = plan.runs(connected.new_id(), row.input or "null")
         runs[0].origin = self.id
+        runs[0].attributes = tuple(Attribute(*each) for each in row.attributes.items())
         run_id = (await connected.starter.start_many(runs))[0]
         return Run(run_id, self._connect, self._payloads, self._output_type, known=True)
 

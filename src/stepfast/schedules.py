@@ -16,6 +16,7 @@ from .engine.invocation import refuse_in_workflow
 from .engine.options import ChildKeywords, ScheduleKeywords, shows_options
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, InvalidState, ScheduleNotFound, UnknownWorkflow
+from .model.attributes import decode, encode_attributes
 from .model.backoff import seconds, to_milliseconds
 from .model.cron import jitter, milliseconds, next_tick, refuse_never, tick_key, timetable
 from .model.names import check_name, nearest, refuse_unknown
@@ -86,7 +87,7 @@ class DeclaredSchedules:
             tz=tz,
             input=plan.encode(given.get("input")),
             format=plan.shape.format,
-            options=_stored(run_options(given)),
+            options=_stored(run_options(given), self._app.settings.max_attributes),
             missed=missed,
             overlap=overlap,
             jitter_ms=round(seconds(given.get("jitter", 0), "jitter") * 1000),
@@ -140,7 +141,7 @@ class DeclaredSchedules:
 
     async def plan_runs(self, connected: Connected, row: ScheduleRow) -> Plan:
         """Return what the runs of a schedule have in common; a tag names the schedule."""
-        options = cast(ChildKeywords, msgspec.json.decode(row.options))
+        options = cast(ChildKeywords, _with_attributes(msgspec.json.decode(row.options)))
         options["tags"] = (*options.get("tags", ()), TAG + row.name)
         plan = await self._app._planner.plan(connected, row.workflow, options)
         return plan._replace(shape=plan.shape._replace(format=row.format))
@@ -154,14 +155,23 @@ def run_options(given: ScheduleKeywords) -> ChildKeywords:
     return cast(ChildKeywords, {name: value for name, value in given.items() if name in _OF_RUNS})
 
 
-def _stored(options: ChildKeywords) -> str:
-    """As JSON; spans of time as seconds."""
+def _with_attributes(options: dict[str, Any]) -> dict[str, Any]:
+    """Return stored options with their attributes as they were given."""
+    if isinstance(stored := options.get("attributes"), dict):
+        options["attributes"] = {name: decode(str(value)) for name, value in stored.items()}
+    return options
+
+
+def _stored(options: ChildKeywords, most: int) -> str:
+    """As JSON; spans of time as seconds, attributes (``most`` of them) as they are stored."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name in _SPANS:
         if name in given:
             given[name] = seconds(given[name], name)
     if isinstance(given.get("tags"), Sequence):
         given["tags"] = list(given["tags"])
+    if "attributes" in given:
+        given["attributes"] = dict(encode_attributes(given["attributes"], most))
     return msgspec.json.encode(given, order="sorted").decode()
 
 
@@ -242,7 +252,7 @@ def _coming(row: ScheduleRow) -> int | None:
 
 def _options(row: ScheduleRow) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(row.options, type=dict[str, Any])
+        return _with_attributes(msgspec.json.decode(row.options, type=dict[str, Any]))
     except msgspec.MsgspecError:
         return {}
 

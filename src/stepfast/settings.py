@@ -162,6 +162,10 @@ class Settings:
     """Bytes that the items of one stream may have together."""
     mail_bytes: int = 8 * 1024 * 1024
     """About how many bytes one read of a mailbox brings at most; the rest comes with the next."""
+    max_attributes: int = 32
+    """Attributes of one run at most: they are what it is found by, and each is a row and an entry of an index."""
+    max_attribute_names: int = 1000
+    """Different names of attributes in one namespace at most. Names made at run time would be values."""
     max_name: int = 200
     """Characters in the name of a workflow, queue, step or tag, and in a key."""
     record_arguments: bool = True

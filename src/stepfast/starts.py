@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from .errors import (
     UnknownOption,
     UnknownWorkflow,
 )
+from .model.attributes import Attribute, encode_attributes
 from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.graph import Graph, read_graph
 from .model.ids import child_id
@@ -71,6 +72,7 @@ class Plan(NamedTuple):
     encode: Callable[[Any], str]
     output_type: Any
     graph: Graph | None = None
+    attributes: tuple[Attribute, ...] = ()
     brings_graph: bool = False
     """Whether each run brings a copy of its graph along: the definition may not be stored yet."""
 
@@ -81,9 +83,13 @@ class Plan(NamedTuple):
     def rows(self, run_id: str, text: str, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
         """The rows of one start whose input was checked and encoded before."""
         if self.graph is None:
-            return [NewRun(run_id, self.shape, text, key, parent)]
+            run = NewRun(run_id, self.shape, text, key, parent)
+            if self.attributes:
+                run.attributes = self.attributes
+            return [run]
         graph = self.graph
         run = NewRun(run_id, self.shape, text, key, parent, graph=graph.version, steps=len(graph.dag_steps))
+        run.attributes = self.attributes
         if self.brings_graph:
             run.graph_text = graph.text
         return [run, *(self._step(run_id, name, graph) for name in graph.dag_steps)]
@@ -116,6 +122,13 @@ class Planner:
     ) -> Plan:
         """Return what the starts of one call have in common. ``joins``: they join a transaction of the caller, which
         may hold the only connection, so that no query may be waited for."""
+        if options.get("attributes") is not None:
+            attributes = encode_attributes(options["attributes"], self._settings.max_attributes)
+            rest = cast(ChildKeywords, {name: value for name, value in options.items() if name != "attributes"})
+            plan = await self.plan(connected, workflow, rest, joins)
+            if not joins:  # else the store does so, where it may
+                await connected.ask(lambda: connected.store.name_attributes(attributes), "start")
+            return plan._replace(attributes=attributes)
         code = self.code(workflow)
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)

@@ -211,6 +211,7 @@ async def test_a_starter_adds_nothing_to_a_run_that_another_has_started(people: 
             (STEP, uuid4(), victim.id),
             ("INSERT INTO run_tags (tag, run_id) VALUES ('urgent', $1)", plain.id),
             ("INSERT INTO run_tags (tag, run_id) VALUES ('urgent', $1)", victim.id),
+            ("INSERT INTO run_attributes (name, value, run_id) VALUES ('vip', 'btrue', $1)", victim.id),
             (f"{GRAPH} VALUES ($1, '~graph', '[]', 1, 0)", plain.id),
             ("INSERT INTO run_tags (tag, run_id) VALUES ('urgent', $1)", uuid4()),
         ):  # fmt: skip
@@ -237,12 +238,13 @@ async def test_a_starter_starts_again_what_it_has_started(people: People) -> Non
             return await start(given, *rest, **options)
 
         store.start = kept
-        await starter.start("graph", tags=["a", "b"])
+        await starter.start("graph", tags=["a", "b"], attributes={"vip": True})
         before = await people.owner.fetch(f"SELECT * FROM {people.namespace}.runs ORDER BY id")
         assert len(before) == 3 and len(runs) == 3
         await start(runs)
         assert await people.owner.fetch(f"SELECT * FROM {people.namespace}.runs ORDER BY id") == before
         assert await people.owner.fetchval(f"SELECT count(*) FROM {people.namespace}.run_tags") == 2
+        assert await people.owner.fetchval(f"SELECT count(*) FROM {people.namespace}.run_attributes") == 1
 
 
 class Stamp(Observer):

@@ -387,6 +387,9 @@ HOT = {
     "runs_running": "SEARCH w USING COVERING INDEX stepfast_runs_worker",
     "ended_kin": "SEARCH c USING INDEX stepfast_runs_parent",
     "remove_steps": "SEARCH stepfast_steps USING PRIMARY KEY (run_id=?)",
+    "remove_run_attributes": "SEARCH stepfast_run_attributes USING PRIMARY KEY (run_id=?)",
+    "runs_with_attributes": "SEARCH stepfast_run_attributes USING COVERING INDEX stepfast_run_attributes_value",
+    "runs_of_parent": "SEARCH stepfast_runs USING INDEX stepfast_runs_parent",
     "remove_run_tags": "SEARCH stepfast_run_tags USING PRIMARY KEY (tag=? AND run_id=?)",
 }  # fmt: skip
 NO_SORTING = ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest", "undelivered")

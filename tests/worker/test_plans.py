@@ -71,6 +71,7 @@ FILL = [
     """INSERT INTO stepfast.progress (run_id, branch, position, name, format, started_at, updated_at)
        SELECT id, '', 0, 'step', 1, 1, 2 FROM stepfast.runs WHERE status IN ('completed', 'failed')""",
     """INSERT INTO stepfast.run_tags (tag, run_id) SELECT 'tag', id FROM stepfast.runs""",
+    """INSERT INTO stepfast.run_attributes (run_id, name, value) SELECT id, 'vip', 'btrue' FROM stepfast.runs""",
     f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, place, format, input, created_at)
         SELECT '', md5('r' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'queued', n, 1, '{{}}', n
         FROM generate_series(1, {READY}) n""",
@@ -152,7 +153,10 @@ FILL = [
     "ANALYZE",
 ]
 
-SMALL = {"workers", "definitions", "meta", "queues", "schedules", "event_order", "event_subscriptions", "turns"}
+SMALL = {
+    "workers", "definitions", "meta", "queues", "schedules", "event_order", "event_subscriptions", "turns",
+    "attribute_names",
+}  # fmt: skip
 """Tables with a row per process, per workflow, per queue or per schedule: these may be read from end to end."""
 LIFELONG = {"definitions", "workers", "schedules", "queues", "glance_sizes"}
 """Of these, what people ask again and again as well: the tables have a row per workflow, process or queue."""
@@ -175,7 +179,7 @@ BY_ID = (
 REMOVING = (
     "ended", "lock_ended", "lock_links", "join_links", "steps_of_dags", "ended_kin", "weigh", "remove_steps",
     "remove_tries", "remove_claims", "remove_progress", "remove_mailbox", "remove_run_values", "remove_run_tags",
-    "remove_runs", "remove_remote_steps",
+    "remove_run_attributes", "remove_runs", "remove_remote_steps",
 )  # fmt: skip
 """The same, for runs that have ended."""
 BY_DAG = {
@@ -534,6 +538,13 @@ def filtered(**given: Any) -> tuple[Any, ...]:
     return tuple(given.get(name, usual) for name, usual in zip(names, NO_FILTER, strict=True))
 
 
+PARENT = UUID("00000000-0000-7000-8000-000000000001")
+
+
+def found_with(**given: Any) -> tuple[Any, ...]:
+    return (*filtered(**given)[:9], None, given.get("parent"), given.get("low"), given.get("high"), FAR)
+
+
 LOOKS: dict[str, tuple[Any, ...]] = {
     "glance_runs": filtered(workflow="nobody has it", reason="timeout", since=1000),
     "glance_at_rest": filtered(status="failed", workflow="nobody has it"),
@@ -544,6 +555,12 @@ LOOKS: dict[str, tuple[Any, ...]] = {
     "glance_end_runs": (None, FAR),
     "glance_end_at_rest": (None, FAR, "failed"),
     "glance_end_tagged": (None, FAR, "tag"),
+    "runs_with_attributes": (*found_with(status="nothing stands so"), "vip", "btrue", 1, ["vip"], ["btrue"]),
+    "runs_of_parent": found_with(parent=PARENT, status="nothing stands so"),
+    "runs_between": found_with(low=PARENT, high=PARENT, status="nothing stands so"),
+    "glance_end_with_attributes": (None, FAR, "vip", "btrue"),
+    "glance_end_of_parent": (None, FAR, PARENT),
+    "glance_end_between": (None, FAR, PARENT, PARENT),
     "glance_dags_as": ("waiting", None, 10, 20),
     "glance_id_ends": ("ffff", FAR, 10),
     "glance_depths": (FAR,),

@@ -53,8 +53,8 @@ async def apply_to_selected(
     session: Session, choice: Choice, action: BulkAction, *, ask: Ask | None = None, fits: Fits | None = None
 ) -> NoReturn:
     """Count the selected runs, ask for confirmation, and apply the action. With refused runs, exit with 1."""
-    choices = for_statuses(action, choice.filters)
     async with session.writing() as app:
+        choices = for_statuses(action, await choice.filters_in(app))
         number = await _number(app, choices, fits, choice.limit)
         if choice.dry_run or not number:
             _print_count(session, action, number)

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, InvalidInput, PayloadError, SchemaError
-from ..filters import ListKeywords
+from ..filters import ListKeywords, typed_attributes
 from ..model import status as statuses
 from ..model.urls import parse_url
 from ..monitoring import text as monitoring_text
@@ -278,6 +278,16 @@ class Bar:
             say(f"{self._what}: {done} of {max(done, self._total)} …")
 
 
+AttributeOption = Annotated[
+    list[str] | None, option("--attribute", metavar="NAME=VALUE", help="May be given several times.")
+]
+
+
+async def attributes_given(app: Stepfast, pairs: Sequence[str] | None, known: bool = True) -> dict[str, Any]:
+    """The attributes of a command line, of the types that their names have. ``known``: others are refused."""
+    return typed_attributes(pairs, await (await app.store()).attribute_types(), known) if pairs else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The options that select runs. A command with a parameter of this type has them all."""
@@ -289,6 +299,8 @@ class Choice:
     queue: Annotated[str | None, option("--queue", "-q")] = None
     reason: Annotated[str | None, option("--reason", help=", ".join(statuses.REASONS))] = None
     tag: Annotated[str | None, option("--tag")] = None
+    attribute: AttributeOption = None
+    parent: Annotated[str | None, option("--parent", metavar="RUN", help="Started by this run.")] = None
     key: Annotated[str | None, option("--key", help="Started with this key.")] = None
     since: Annotated[float | None, time_option("--since", help="Created within the last 10m, 2h, 1d …")] = None
     older_than: Annotated[float | None, time_option("--older-than", help="Created longer ago than 10m, 2h, 1d …")] = (
@@ -304,12 +316,22 @@ class Choice:
         given: ListKeywords = {
             "workflow": self.workflow, "status": self.status, "queue": self.queue, "reason": self.reason,
             "tag": self.tag, "key": self.key, "since": self.since, "older_than": self.older_than,
+            "parent": self.parent,
         }  # fmt: skip
         return given
 
+    async def filters_in(self, app: Stepfast) -> ListKeywords:
+        """The filters, with attributes of the types that they have in this database."""
+        return {**self.filters, "attributes": await attributes_given(app, self.attribute) or None}
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is any filter."""
+        return bool(self.attribute) or any(value is not None for value in self.filters.values())
+
     def is_made(self, ids: Sequence[str]) -> bool:
         """Whether runs are chosen rather than named. One of both has to be so."""
-        made = any(value is not None for value in self.filters.values())
+        made = self.is_given
         if made and ids:
             raise ConfigurationError("name runs by their ids or choose them by --workflow, --status …, not both")
         if not made and not ids:

@@ -98,7 +98,7 @@ async def signal(
     With --workflow, --tag … it goes to all runs that fit and wait for it (with --status, to all of that status):
     counted, asked, and sent in batches.
     """
-    many = choice.is_made(()) if len(words) < 2 else any(v is not None for v in choice.filters.values())
+    many = choice.is_made(()) if len(words) < 2 else choice.is_given
     named = words if many else words[1:]
     if len(named) not in (1, 2):
         raise ConfigurationError("signal takes a run, the name of the signal and its value; chosen runs are not named")

@@ -16,9 +16,11 @@ from rich.cells import cell_len
 from ..engine.compensation import UNDO_BRANCH
 from ..engine.concurrency import FIRST
 from ..errors import ConfigurationError
+from ..filters import CountKeywords
 from ..info import Activity, RunInfo, StepInfo
 from ..model import status
 from ..model import status as statuses
+from ..model.attributes import shown
 from ..model.cron import clock
 from ..model.status import DAG_STEP, WORKFLOW
 from ..model.tracebacks import own_code_only
@@ -41,7 +43,17 @@ from ..monitoring.text import (
 )
 from ..monitoring.unreadable import is_sealed
 from ..streams import LogLine
-from .command import Bar, KeyOption, RunArgument, Session, ThisOption, option, time_option
+from .command import (
+    AttributeOption,
+    Bar,
+    KeyOption,
+    RunArgument,
+    Session,
+    ThisOption,
+    attributes_given,
+    option,
+    time_option,
+)
 from .exit_codes import FAILED, OK
 from .graph import SvgOption, write_standing, write_timeline
 from .output import say, write_fields, write_heading, write_json, write_line, write_table, write_text
@@ -280,6 +292,9 @@ async def runs(
     status: Annotated[str | None, option("--status", "-s", help=", ".join(statuses.RUN_STATUSES))] = None,
     queue: Annotated[str | None, option("--queue", "-q")] = None,
     tag: Annotated[str | None, option("--tag")] = None,
+    attribute: AttributeOption = None,
+    parent: Annotated[str | None, option("--parent", metavar="RUN", help="Started by this run.")] = None,
+    id_prefix: Annotated[str | None, option("--id-prefix", help="The beginning of their ids.")] = None,
     reason: Annotated[str | None, option("--reason", help=", ".join(statuses.REASONS))] = None,
     key: Annotated[str | None, option("--key")] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Dead letters: failed because workers died with them.")] = False,
@@ -300,20 +315,24 @@ async def runs(
         status, reason = statuses.FAILED, statuses.REASON_LOST
     if sort not in _ORDERS:
         raise ConfigurationError(f"runs can be sorted {' or '.join(_ORDERS)}, not {sort!r}")
+    given: CountKeywords = {
+        "workflow": workflow, "status": status, "queue": queue, "tag": tag, "reason": reason, "key": key,
+        "since": since, "older_than": older_than, "parent": parent, "id_prefix": id_prefix,
+    }  # fmt: skip
     if counted:
         async with session.reading() as app:
-            number = await app.count(
-                workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, since=since,
-                older_than=older_than,
-            )  # fmt: skip
+            given["attributes"] = await attributes_given(app, attribute)
+            number = await app.count(**given)
         write_json({"count": number}) if session.json else print(number)
         return
     async with session.looking() as app:
+        given["attributes"] = await attributes_given(app, attribute)
         found = await app.runs(
-            workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, limit=limit, since=since,
-            older_than=older_than, oldest_first=sort == _ORDERS[1],
+            **given,
+            limit=limit,
+            oldest_first=sort == _ORDERS[1],
             after=None if after is None else (await find_run(app, after)).id,
-        )  # fmt: skip
+        )
     if session.json:
         write_json(found)
         return
@@ -388,6 +407,7 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
         ("unique", run.unique or ""),
         ("concurrency key", run.concurrency_key or ""),
         ("tags", ", ".join(run.tags)),
+        ("attributes", ", ".join(f"{printable(name)}={shown(value)}" for name, value in run.attributes.items())),
         ("schedule", _schedule(run)),
         ("asked", f"to {run.asked}" if run.asked else ""),
         ("parent", run.parent or ""),

@@ -14,7 +14,17 @@ from ..app import Stepfast
 from ..errors import RunCancelled, RunFailed
 from ..monitoring.text import find_run
 from ..run import Run
-from .command import KeyOption, RunArgument, Session, json_argument, moment_option, option, time_option
+from .command import (
+    AttributeOption,
+    KeyOption,
+    RunArgument,
+    Session,
+    attributes_given,
+    json_argument,
+    moment_option,
+    option,
+    time_option,
+)
 from .exit_codes import FAILED, complain
 from .output import say, write_json, write_value
 
@@ -48,6 +58,7 @@ async def start(
     max_attempts: Annotated[int | None, option("--max-attempts", help="Attempts in all.")] = None,
     timeout: Annotated[float | None, time_option("--timeout", help="For one attempt, waits excluded.")] = None,
     tag: Annotated[list[str] | None, option("--tag", help="May be given several times.")] = None,
+    attribute: AttributeOption = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its end and print its result.")] = False,
 ) -> None:
     """Start a run and print its id. Times are seconds, or 500ms, 5m, 2h, 1d.
@@ -72,6 +83,7 @@ async def start(
             max_attempts=max_attempts,
             timeout=timeout,
             tags=tag or (),
+            attributes=await attributes_given(app, attribute, known=False),
             **names,
         )
         if wait:

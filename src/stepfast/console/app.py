@@ -228,7 +228,7 @@ class Console:
 
 _AUDITED_FIELDS = (
     "name", "from_start", "concurrency", "rate", "key_concurrency", "key_rate", "max_ready", "reset", "key", "queue",
-    "priority", "delay", "tags", "counted",
+    "priority", "delay", "tags", "attributes", "counted",
 )  # fmt: skip
 """Form fields that the audit keeps. Payloads (inputs, values of signals) are not among them."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..app import Stepfast
 from ..errors import ConfigurationError
-from ..filters import ListKeywords
+from ..filters import ListKeywords, split_attributes, typed_attributes
 from ..monitoring.changes import glance_of
 from ..monitoring.text import span
 from ..store.answers import Alike
@@ -27,6 +28,9 @@ class Filters:
     tag: str | None = None
     reason: str | None = None
     key: str | None = None
+    attributes: str | None = None
+    """As ``customer=c-7, cents=999``."""
+    parent: str | None = None
     since: str | None = None
     """Created within the last 10m, 2h, 1d …"""
     older_than: str | None = None
@@ -49,15 +53,19 @@ class Filters:
         """Whether at least one filter is given."""
         return bool(self.query.keys() - {"sort"})
 
-    @property
-    def keywords(self) -> ListKeywords:
+    async def keywords(self, app: Stepfast) -> ListKeywords:
         """The arguments of ``app.runs``, without the text."""
+        attributes: dict[str, Any] | None = None
+        if self.attributes is not None:
+            types = await (await glance_of(app)).attribute_types()
+            attributes = typed_attributes(split_attributes(self.attributes), types)
         if self.sort not in (None, *ORDERS):
             raise ConfigurationError(f"runs can be sorted {' or '.join(ORDERS)}, not {self.sort!r}")
         return {
             "workflow": self.workflow, "status": self.status, "queue": self.queue, "tag": self.tag,
             "reason": self.reason, "key": self.key, "since": span(self.since) if self.since else None,
             "older_than": span(self.older_than) if self.older_than else None, "oldest_first": self.sort == ORDERS[1],
+            "attributes": attributes, "parent": self.parent,
         }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from .. import __version__
 from ..info import RunInfo
+from ..model.attributes import shown
 from ..model.cron import clock
 from ..monitoring.changes import LISTS, StateHash, news_of
 from ..monitoring.text import ago, brief, count, executor, harmless_json, lasting, shortened, waited_for
@@ -154,7 +155,7 @@ def _make_environment() -> jinja2.Environment:
     )
     made.filters.update(
         moment=_moment, iso=_iso, ago=ago, executor=executor, lasting=lasting, brief=brief, shortened=shortened,
-        detail=_detail, count=count, sent=escape, sentence=_sentence, capped=_capped, bytes=_bytes,
+        attribute=shown, detail=_detail, count=count, sent=escape, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     made.tests["sealed"] = is_sealed
     return made

@@ -19,6 +19,7 @@ from typing import (
 
 from ..errors import ContextMisuse, SignalTimeout
 from ..model.backoff import Again, Backoff, Done
+from .attributes import AttributesCall
 from .call import DurableCall, UnplacedCall, call_line, refuse_in_step
 from .callbacks import CallbackCall
 from .children import ChildCall, StartCall, StartManyCall
@@ -115,6 +116,11 @@ class Context(ContextBase):
         """Send a signal to another run, exactly once despite crashes. StepFailed if that run has ended, is missing, or
         waits for a value of another type."""
         return self._make_send(run_id, name, value, call_line(2))
+
+    def set_attributes(self, **attributes: Any) -> AttributesCall:
+        """Set attributes by which the run is found (``app.runs(attributes=…)``), once: texts, numbers, bools, and
+        datetimes with a time zone. Those of the same names are replaced."""
+        return self._make_attributes(attributes, call_line(2))
 
     @overload
     def wait_question(

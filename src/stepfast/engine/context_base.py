@@ -16,11 +16,13 @@ from typing import (
 
 from ..errors import AttemptEnded, ConfigurationError, ContextMisuse
 from ..model import status
+from ..model.attributes import encode_attributes
 from ..model.backoff import Backoff, seconds, to_milliseconds
 from ..model.ids import successor_id
 from ..model.names import OWN_KEYS, check_callback, check_event, check_name, check_question, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
+from .attributes import AttributesCall
 from .call import UnplacedCall, call_line, refuse_in_step, step_key
 from .callbacks import CallbackCall, CallbackPlan
 from .children import ChildCall, StartCall, StartManyCall
@@ -337,6 +339,13 @@ class ContextBase:
         self._check("ctx.signal")
         check_signal(name, self._execution.recorder.settings.max_name)
         return SendCall(self._execution, self._cursor, run_id, name, value, where)
+
+    def _make_attributes(self, given: dict[str, Any], where: str) -> AttributesCall:
+        self._check("ctx.set_attributes")
+        attributes = encode_attributes(given, self._execution.recorder.settings.max_attributes)
+        if not attributes:
+            raise ContextMisuse('ctx.set_attributes takes at least one attribute: ctx.set_attributes(region="eu")')
+        return AttributesCall(self._execution, self._cursor, attributes, where)
 
     def _make_question(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> QuestionCall[Any]:
         self._check("ctx.wait_question")

@@ -174,6 +174,11 @@ class Execution:
         return self.own_streams
 
     @cached_property
+    def setting_attributes(self) -> asyncio.Lock:
+        """Held by the call that sets attributes: their number is bounded."""
+        return asyncio.Lock()
+
+    @cached_property
     def events(self) -> EventReader:
         """What reads events for its waits."""
         return EventReader(self)

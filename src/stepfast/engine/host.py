@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
+from ..model.attributes import Attribute
 from ..model.ids import new_id
 from ..model.payload import Payloads
 from ..model.records import Entry, Mail, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
@@ -376,6 +377,10 @@ class StoreQueries:
 
     async def send_signal(self, mail: Mail) -> None:
         """Send a signal to a run, also to one that goes on as another."""
+
+    async def name_attributes(self, run_id: str, attributes: Sequence[Attribute]) -> None:
+        """Check attributes that a run is to have, and give new names their types. InvalidInput for what is refused."""
+        never()
 
     async def next_events(
         self, run_id: str, name: str, key: str, low: int, since: int | None, limit: int

@@ -151,6 +151,8 @@ class ChildKeywords(TypedDict, total=False):
     max_attempts: int | None
     timeout: Seconds | None
     tags: Sequence[str]
+    attributes: Mapping[str, Any]
+    """Values by which the run is found: texts, numbers, bools, and datetimes with a time zone."""
     concurrency_key: str | None
     """Whose limits of the queue it counts for (``key_concurrency``, ``key_rate``): a customer, say."""
 

@@ -95,6 +95,10 @@ class SyncContext(ContextBase):
         """Send a signal to another run, once; see ``Context.signal``."""
         self._wait(self._make_send(run_id, name, value, call_line(2)))
 
+    def set_attributes(self, **attributes: Any) -> None:
+        """Set attributes by which the run is found; see ``Context.set_attributes``."""
+        self._wait(self._make_attributes(attributes, call_line(2)))
+
     @overload
     def wait_question(
         self, name: str, *, type: type[T], timeout: float | timedelta | None = None

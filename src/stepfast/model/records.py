@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from msgspec import Struct, field
 
 from ..settings import FORMAT
+from .attributes import Attribute
 from .graph import Settled
 from .remote_steps import Dispatch
 from .status import WAITING
@@ -101,6 +102,7 @@ class NewRun(Struct, gc=False):
     """The name that it is to have alone, as long as it lives."""
     graph_text: str | None = None
     """For a dag run whose graph may not be stored yet: the graph itself, to be stored with the run."""
+    attributes: tuple[Attribute, ...] = ()
     earlier: tuple[str, int] | None = None
     """Filled in by the store if another run has the key: the input of that one, if it is small, and its format."""
 
@@ -289,6 +291,8 @@ class StepWith(Struct, gc=False):
     """Callbacks that this record makes."""
     event: EventTaken | None = None
     """The event that it takes."""
+    attributes: tuple[Attribute, ...] = ()
+    """Attributes that the run has from this record on."""
 
     @property
     def run_id(self) -> str:

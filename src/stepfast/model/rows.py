@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..settings import FORMAT
 from .records import RUN_ITSELF
@@ -65,6 +65,8 @@ class RunRow(Struct):
     pid: int | None = None
     unique_name: str | None = None
     """The name that it has alone, as long as it lives."""
+    attributes: dict[str, str] = field(default_factory=dict)
+    """Its attributes, as they are stored."""
     unrecorded_losses: int = 0
     """Workers that died with it since its last record. Lists do not bring it."""
 

@@ -69,6 +69,7 @@ async def list_runs(app: Stepfast, filters: ListKeywords, text: str | None = Non
     """A page of runs; with a text, those that have it in their inputs."""
     glance = await glance_of(app)
     wanted, oldest_first = _filters(filters)
+    await glance.check_attributes(wanted.attributes)
     if text:
         return await _with_text(app, glance, wanted, oldest_first, text)
     ids, reached = await glance.find(wanted, FAR, oldest_first)
@@ -108,7 +109,9 @@ def _refuse_sealed(closed: object) -> None:
 async def count_runs(app: Stepfast, filters: ListKeywords) -> Counted:
     """How many runs the filters let through, up to ten thousand."""
     wanted, oldest_first = _filters(filters)
-    ids, reached = await (await glance_of(app)).find(wanted._replace(limit=COUNTED + 1, before=None), FAR, oldest_first)
+    glance = await glance_of(app)
+    await glance.check_attributes(wanted.attributes)
+    ids, reached = await glance.find(wanted._replace(limit=COUNTED + 1, before=None), FAR, oldest_first)
     return Counted(min(len(ids), COUNTED), len(ids) > COUNTED or reached is not None)
 
 
@@ -135,7 +138,8 @@ async def _by_id(glance: BaseGlance, text: str, most: int) -> list[str]:
 def _filters(given: ListKeywords) -> tuple[Filters, bool]:
     checked = store_filters(given)
     since, older, oldest_first = checked.pop("since_ms"), checked.pop("older_ms"), checked.pop("oldest_first")
-    return Filters(**checked, since=since, older=older), oldest_first
+    first, last = checked.pop("ids") or (None, None)
+    return Filters(**checked, since=since, older=older, first=first, last=last), oldest_first
 
 
 async def _infos(app: Stepfast, glance: BaseGlance, ids: Sequence[str], oldest_first: bool) -> list[RunInfo]:

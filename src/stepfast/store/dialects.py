@@ -37,6 +37,8 @@ columns. In its text:
     Of values that are not NULL.
 ``{field r.error, '$.type'}``, ``{joined r.id}``
     A field of a JSON text as what it says; texts of several rows as one, with blanks between them.
+``{attributes r.id}``, ``{attributes_shown id}``
+    The attributes of a run as one JSON object: with the letters of their types, and without them for views.
 ``{wide} … {/wide}``
     The columns of a result that may have hundreds of rows: SQLite returns them as one text.
 
@@ -58,7 +60,8 @@ from typing import ClassVar, NamedTuple
 TABLES = frozenset(
     {
         "meta", "definitions", "workers", "past_workers", "known_workers", "runs", "run_tags", "claims", "steps",
-        "tries", "progress", "mailbox", "run_values", "sleeps", "activity", "queues", "queue_starts", "schedules",
+        "run_attributes", "attribute_names", "tries", "progress", "mailbox", "run_values", "sleeps", "activity",
+        "queues", "queue_starts", "schedules",
         "remote_steps", "audit", "dags_shown", "streams", "stream_sources", "stream_items",
         "questions", "questions_readable", "callbacks", "callbacks_readable",
         "events", "event_order", "event_waits", "event_takes", "event_subscriptions", "event_starts", "events_readable",
@@ -148,6 +151,10 @@ class Dialect:
         "seconds": "({all})::numeric / 1000.0", "row": "{0}.id",
         "elements": "json_array_elements_text(CASE WHEN json_typeof({{schema}}.as_json({0})) = 'array' "
         "THEN {{schema}}.as_json({0}) END) AS {1}(value)",
+        "attributes": "(SELECT json_object_agg(a.name, a.value)::text FROM {{run_attributes}} a "
+        "WHERE a.run_id = {all})",
+        "attributes_shown": "(SELECT json_object_agg(a.name, substr(a.value, 2)) FROM {{run_attributes}} a "
+        "WHERE a.run_id = {all})",
     }  # fmt: skip
     """What becomes of a macro: ``{0}`` and ``{1}`` are its words, ``{all}`` is everything behind its name."""
     table = "{{schema}}.{0}"
@@ -316,6 +323,9 @@ class Sqlite(Dialect):
         "row": "{0}.rowid", "field": "json_extract({0}, {1})", "joined": "group_concat({all}, ' ')",
         "elements": "json_each(CASE WHEN NOT json_valid({0}) THEN '[]' WHEN json_type({0}) = 'array' THEN {0} "
         "ELSE '[]' END) AS {1}",
+        "attributes": "(SELECT json_group_object(a.name, a.value) FROM {{run_attributes}} a WHERE a.run_id = {all})",
+        "attributes_shown": "(SELECT json_group_object(a.name, substr(a.value, 2)) FROM {{run_attributes}} a "
+        "WHERE a.run_id = {all})",
     }  # fmt: skip
     table = "{{prefix}}{0}"
     index = "{{prefix}}{0}"
@@ -325,6 +335,7 @@ class Sqlite(Dialect):
     }  # fmt: skip
     storage: ClassVar[dict[str, str]] = dict.fromkeys(
         ("past_workers", "run_tags", "claims", "steps", "tries", "progress", "mailbox", "run_values", "remote_steps",
+         "run_attributes", "attribute_names",
          "queues", "queue_starts", "audit", "streams", "stream_sources", "stream_items",
          "event_waits", "event_takes", "event_subscriptions", "event_starts"),
         "WITHOUT ROWID",
@@ -428,6 +439,9 @@ class Mysql(Dialect):
         "field": "JSON_VALUE({0}, {1})", "joined": "GROUP_CONCAT({all} SEPARATOR ' ')",
         "elements": "JSON_TABLE(CASE WHEN JSON_VALID({0}) AND JSON_TYPE({0}) = 'ARRAY' THEN {0} ELSE '[]' END, '$[*]' "
         f"COLUMNS (value LONGTEXT {_UTF8} PATH '$')) AS {{1}}",
+        "attributes": "(SELECT JSON_OBJECTAGG(a.name, a.value) FROM {{run_attributes}} a WHERE a.run_id = {all})",
+        "attributes_shown": "(SELECT JSON_OBJECTAGG(a.name, substr(a.value, 2)) FROM {{run_attributes}} a "
+        "WHERE a.run_id = {all})",
     }  # fmt: skip
     table = "{{prefix}}{0}"
     types: ClassVar[dict[str, str]] = {

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..errors import DatabaseRefused
+from ..model.attributes import Attribute
 from ..model.bulk_actions import BatchOutcome
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
@@ -61,6 +62,7 @@ from .answers import (
     Sample,
     Took,
 )
+from .attribute_queries import AttributeQueries
 from .event_queries import EventQueries
 from .flows import (
     limits,
@@ -76,10 +78,10 @@ from .flows import (
 from .flows.base import Flow, Rows, ask, put
 from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
 from .flows.starts import Debounced
-from .run_lists import Filters, RunLists, run_row
+from .run_lists import EVERY, Filters, RunLists, run_row
 
 
-class Queries(EventQueries):
+class Queries(AttributeQueries, EventQueries):
     """The part of a store that is the same on every database: it names a statement or a flow, and makes values of what
     comes back."""
 
@@ -126,18 +128,28 @@ class Queries(EventQueries):
         since_ms: int | None = None,
         older_ms: int | None = None,
         oldest_first: bool = False,
+        attributes: tuple[Attribute, ...] = (),
+        parent: str | None = None,
+        ids: tuple[str, str] | None = None,
     ) -> list[RunRow]:
         """A page of runs, newest first unless told otherwise; ``before`` is the last id of the page before.
         ``since_ms`` and ``older_ms`` bound the age of runs by the database's clock. Large inputs and outputs are left
         out, and the row says so."""
-        filters = Filters(workflow, status, queue, before, reason, key, limit, since_ms, older_ms, tag)
+        await self.check_attributes(attributes)
+        usual = (workflow, status, queue, before, reason, key, limit, since_ms, older_ms, tag)
+        filters = Filters(*usual, attributes, parent, *(ids or (None, None)))
         return await RunLists(self).page(filters, oldest_first)
 
     async def count_runs(self, **filters: Any) -> int:
         """How many runs a list would have, if its page were large enough; the filters are those of ``runs``."""
         given = {name: filters.get(name) for name in ("workflow", "status", "queue", "reason", "key", "tag")}
         since, older = filters.get("since_ms"), filters.get("older_ms")
-        wanted = Filters(**given, before=None, limit=2**31 - 1, since=since, older=older)
+        await self.check_attributes(filters.get("attributes") or ())
+        first, last = filters.get("ids") or (None, None)
+        wanted = Filters(
+            **given, before=None, limit=EVERY, since=since, older=older, parent=filters.get("parent"),
+            attributes=filters.get("attributes") or (), first=first, last=last,
+        )  # fmt: skip
         return await RunLists(self).count_shown(wanted)
 
     async def ids_between(self, first: str, last: str, limit: int) -> list[str]:

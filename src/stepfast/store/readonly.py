@@ -199,6 +199,7 @@ class BaseGlance(Queries):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._named = {}
         self.remembered = Remembered(settings.console_query_cache)
 
     async def _ask(self, name: str, *arguments: Any) -> Sequence[Any]:
@@ -258,14 +259,20 @@ class BaseGlance(Queries):
     async def _rows(self, filters: Filters, far: int, oldest_first: bool) -> tuple[dict[str, bool], str | None]:
         """Runs by what their rows say, with whether they are dag runs under way; and where the look ended."""
         turn = OLDEST * oldest_first
-        found = await self._by_indexes(turn, filters, (*filters[:-1], far, filters.tag))
-        if found is not None:
-            return found, None
-        way, value = self._way(filters)
-        rows = await self._fetch(f"{turn}glance_{way}", *filters[:-1], far, filters.tag)
+        along = filters.way
+        if along is None:
+            found = await self._by_indexes(turn, filters, (*filters.usual, far, filters.tag))
+            if found is not None:
+                return found, None
+            way, value = self._way(filters)
+            values: tuple[Any, ...] = () if value is None else (value,)
+            rows = await self._fetch(f"{turn}glance_{way}", *filters.usual, far, filters.tag)
+        else:
+            way, values = along
+            rows = await self._fetch(f"{turn}runs_{way}", *filters.along(far))
         reached = None
         if len(rows) < filters.limit:
-            end = [filters.before, far] + ([] if value is None else [value])
+            end = [filters.before, far, *values]
             ends = await self._fetch(f"{turn}glance_end_{way}", *end)
             reached = next((last for last, seen in ends if seen == far), None)
         return {row[0]: bool(row[1]) for row in rows}, reached

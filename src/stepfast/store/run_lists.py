@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..model.attributes import Attribute, read_attributes
 from ..model.names import read_tags
 from ..model.rows import RunRow
 from ..model.status import QUEUED, RUNNING, WAITING
-from .sql import OLDEST
+from .flows.base import Rows
+from .sql import COUNT, OLDEST
 
 if TYPE_CHECKING:
     from .queries import Queries
@@ -22,6 +24,8 @@ _ELSEWISE = frozenset({QUEUED, WAITING})
 
 
 _PAGE = 1000
+EVERY = 2**31 - 1
+"""Rows, where there is no bound."""
 
 
 class Shown(NamedTuple):
@@ -46,6 +50,31 @@ class Filters(NamedTuple):
     since: int | None
     older: int | None
     tag: str | None
+    attributes: tuple[Attribute, ...] = ()
+    parent: str | None = None
+    first: str | None = None
+    """The least id, and the greatest."""
+    last: str | None = None
+
+    @property
+    def usual(self) -> tuple[Any, ...]:
+        """Those that every statement takes, in their order."""
+        return self[:9]
+
+    @property
+    def way(self) -> tuple[str, tuple[Any, ...]] | None:
+        """How runs are found that have attributes, a parent or ids in a range: the end of the statement's name, and the
+        values it begins with. None: in the other ways."""
+        if self.attributes:
+            return "with_attributes", tuple(self.attributes[0])
+        if self.parent is not None:
+            return "of_parent", (self.parent,)
+        return None if self.first is None else ("between", (self.first, self.last))
+
+    def along(self, far: int) -> tuple[Any, ...]:
+        """The arguments of that statement, which reads so many rows at most."""
+        more = (*self.attributes[0], len(self.attributes), Rows(self.attributes)) if self.attributes else ()
+        return *self.usual, self.tag, self.parent, self.first, self.last, far, *more
 
 
 class RunLists:
@@ -56,11 +85,19 @@ class RunLists:
 
     async def _rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
         """A page of runs by what their rows say."""
-        return [run_row(row) for row in await self._store._page(filters, oldest_first)]
+        if filters.way is None:
+            return [run_row(row) for row in await self._store._page(filters, oldest_first)]
+        name = f"{OLDEST * oldest_first}runs_{filters.way[0]}"
+        ids = [row[0] for row in await self._store._fetch(name, *filters.along(EVERY))]
+        rows = {row.id: row for row in await self.named(ids)} if ids else {}
+        return [rows[run_id] for run_id in ids if run_id in rows]
 
     async def _count(self, filters: Filters) -> int:
         """How many runs there are by what their rows say."""
-        return await self._store._count(filters)
+        if filters.way is None:
+            return await self._store._count(filters)
+        rows = await self._store._fetch(f"{COUNT}runs_{filters.way[0]}", *filters.along(EVERY))
+        return int(rows[0][0])
 
     async def named(self, ids: Sequence[str]) -> list[RunRow]:
         """The runs with these ids, as lists have them."""
@@ -150,6 +187,9 @@ def fits(filters: Filters, row: RunRow) -> bool:
     return (
         all(want in (None, value) for want, value in zip(wanted, has, strict=True))
         and (filters.tag is None or filters.tag in row.tags)
+        and all(row.attributes.get(each.name) == each.value for each in filters.attributes)
+        and filters.parent in (None, row.parent_id)
+        and (filters.first is None or filters.last is None or filters.first <= row.id <= filters.last)
         and (filters.since is None or age <= filters.since)
         and (filters.older is None or age > filters.older)
     )
@@ -159,5 +199,6 @@ def run_row(row: Sequence[Any]) -> RunRow:
     """The columns come in the order of the fields."""
     run = RunRow(*row)
     run.tags = read_tags(None if run.tags is None else str(run.tags))
+    run.attributes = read_attributes(None if run.attributes is None else str(run.attributes))
     run.ready, run.undoing, run.large_output = bool(run.ready), bool(run.undoing), bool(run.large_output)
     return run

@@ -53,6 +53,7 @@ class Store(Queries, ABC):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._named = {}
         self._last_claims = claims.LastTokens()
         self._last_limited = claims.LastTokens()
 

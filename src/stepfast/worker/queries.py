@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.execution import Execution
 from ..engine.host import StoreQueries as EngineErrands
 from ..engine.step import exited
 from ..engine.waits import MailAnswer, MailboxReader
-from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
+from ..errors import DatabaseRefused, DatabaseUnavailable, InvalidInput, LeaseLost, PayloadError, RecordsVanished
+from ..model.attributes import Attribute, too_many
 from ..model.records import Claimed, Mail, NewRun, Parent, QuestionAnswer, StepDone, StepRecord, WorkerInfo
 from ..model.remote_steps import DispatchRoute
 from ..model.rows import CallbackRow, DagStepRow, NextEvents, Outcome
@@ -181,6 +182,18 @@ class StoreQueries(EngineErrands):
     async def send_signal(self, mail: Mail) -> None:
         """Send a signal to a run, once: its id is given."""
         await self._patiently(lambda: self._context.send_signal(mail))
+
+    async def name_attributes(self, run_id: str, attributes: Sequence[Attribute]) -> None:
+        """Check attributes that a run is to have, and give new names their types."""
+
+        async def check() -> None:
+            await self._store.name_attributes(attributes)
+            names = {*(await self._store.attributes_of(run_id)), *(each.name for each in attributes)}
+            most = self._context.settings.max_attributes
+            if len(names) > most:
+                raise InvalidInput(too_many(len(names), most))
+
+        await self._patiently(check)
 
     async def next_events(
         self, run_id: str, name: str, key: str, low: int, since: int | None, limit: int

@@ -22,7 +22,7 @@ _AGAIN = 1.0
 async def bulk(request: ConsoleRequest) -> Page:
     """Count the selected runs, and ask for confirmation."""
     action, filters = _action_of(request), Filters.of(request.query)
-    number = await _counted(request, _choices(action, filters))
+    number = await _counted(request, await _choices(request, action, filters))
     title = f"{action.verb.capitalize()} {number} {'run' if str(number) == '1' else 'runs'}"
     chosen = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in filters.query.items() if name != "sort")
     sentence = f"{number} chosen by {chosen}. {action.happens}" if number.number else (
@@ -45,7 +45,7 @@ async def job(request: ConsoleRequest) -> Page:
 async def begin_bulk(request: ConsoleRequest) -> Done:
     """Begin a job; its audit entry stays open until it ends."""
     action, filters = _action_of(request), Filters.of(request.form)
-    choices = _choices(action, filters)
+    choices = await _choices(request, action, filters)
     job = Job(action, str(await _counted(request, choices)), urlencode(filters.query))
     return await begun(request, job, all_of(choices))
 
@@ -66,13 +66,13 @@ def _action_of(request: ConsoleRequest) -> BulkAction:
     return action
 
 
-def _choices(action: BulkAction, filters: Filters) -> list[ListKeywords]:
+async def _choices(request: ConsoleRequest, action: BulkAction, filters: Filters) -> list[ListKeywords]:
     """The filters for each status that the action applies to. At least one filter has to be given."""
     if not filters.any:
         raise Refused(400, "no runs are chosen: narrow the list down by a filter first")
     if filters.text is not None:
         raise Refused(400, "runs cannot be chosen by a text: it is only searched for in the newest runs")
-    given = filters.keywords
+    given = await filters.keywords(request.reader)
     given.pop("oldest_first", None)
     return for_statuses(action, given)
 

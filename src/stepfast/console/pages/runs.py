@@ -38,9 +38,10 @@ async def runs(request: ConsoleRequest) -> Page | Done:
     if filters.text is not None and request.state.rule is not None:
         raise Refused(400, "parts of inputs are hidden here, so they cannot be searched for a text")
     seen = await state_hash_of(request) if filters.text is None else None
-    number = await count_runs(request.reader, filters.keywords) if filters.any and filters.text is None else None
+    keywords = await filters.keywords(request.reader)
+    number = await count_runs(request.reader, keywords) if filters.any and filters.text is None else None
     page: ListKeywords = {"limit": _limit(request.query.get("limit")), "after": request.query.get("after") or None}
-    listed = await list_runs(request.reader, {**filters.keywords, **page}, filters.text)
+    listed = await list_runs(request.reader, {**keywords, **page}, filters.text)
     return replace(await _page(request, filters, listed, "", number), news=change_poll(request, seen, _LATEST))
 
 
@@ -97,6 +98,7 @@ def _columns(found: list[RunInfo]) -> set[str]:
         "queue": any(run.queue != run.workflow for run in found),
         "key": any(run.key for run in found),
         "tags": any(run.tags for run in found),
+        "attributes": any(run.attributes for run in found),
         "attempt": any(run.attempt > 1 for run in found),
     }
     return {name for name, needed in said.items() if needed}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...errors import UnknownWorkflow
+from ...filters import split_attributes, typed_attributes
 from ...model.rows import Definition
 from ...monitoring.changes import glance_of
 from ...monitoring.search import list_runs
@@ -27,9 +30,17 @@ async def start(request: ConsoleRequest) -> Done:
         queue=form.optional("queue"),
         priority=0 if priority is None else _whole(priority),
         delay=None if delay is None else span(delay),
+        attributes=await _attributes(request, form.optional("attributes")),
         tags=[tag.strip() for tag in (form.optional("tags") or "").split(",") if tag.strip()],
     )
     return Done(request.url("runs", run.id, done="start"), {"id": run.id}, said=f"run {run.id}")
+
+
+async def _attributes(request: ConsoleRequest, text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    types = await (await glance_of(request.reader)).attribute_types()
+    return typed_attributes(split_attributes(text), types, known=False)
 
 
 async def _definitions(request: ConsoleRequest, name: str | None) -> dict[str, Definition]:

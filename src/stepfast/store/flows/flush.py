@@ -136,6 +136,7 @@ def _join(entries: Sequence[StepWith], now: int) -> Flow[None]:
     yield from questions.answer([answer for entry in entries for answer in entry.answers], now)
     yield from callbacks.make([made for entry in entries for made in entry.callbacks], now)
     yield from events.take([(entry.run_id, entry.event) for entry in entries if entry.event is not None])
+    yield from put("set_attributes", [(entry.run_id, *each) for entry in entries for each in entry.attributes])
     children = [run for entry in entries for run in entry.starts]
     if children:
         yield from insert_runs(children)
@@ -306,6 +307,7 @@ def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow
     pairs = [(ended, run.id) for ended, run in successors]
     yield from put("inherit", pairs)
     yield from put("inherit_tags", pairs)
+    yield from put("inherit_attributes", pairs)
     yield from put_each(("inherit_mail", "inherit_signal_ids"), pairs)
     yield from put("inherit_questions", pairs)
     yield from put("inherit_waits", pairs)

@@ -67,6 +67,7 @@ def insert(runs: Sequence[NewRun], seed: str | None = None) -> Flow[bool]:
     else:
         started = yield from put("start", list(_rows(ordered, now, seed or new_seed())))
     yield from put("start_tags", [(run.id, tag) for run in runs if run.dag_step is None for tag in run.shape.tags])
+    yield from put("start_attributes", [(run.id, *each) for run in runs for each in run.attributes])
     return started == len(runs)
 
 
@@ -187,6 +188,7 @@ def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:
         [(now,)] = yield from ask("now")
         if (yield from put("start_debounced", [_row(run, debounce, now)])):
             yield from put("start_tags", [(run.id, tag) for tag in run.shape.tags])
+            yield from put("start_attributes", [(run.id, *each) for each in run.attributes])
             return Debounced(run.id, None)
         if (yield from ask("which_exist", [run.id])):
             return Debounced(run.id, None)  # by a call whose reply was lost

@@ -242,7 +242,9 @@ class MysqlStore(Store):
             return await self._drive(*given)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """Insert runs in the caller's transaction."""
+        """Insert runs in the caller's transaction. New names of attributes have one of their own."""
+        if attributes := [attribute for run in runs for attribute in run.attributes]:
+            await self.name_attributes(attributes)
         async with self._callers.within(connection) as theirs:
             return await self._callers_driver.join(theirs, unique.start(runs, self._settings.max_signals, True))
 
@@ -317,9 +319,9 @@ class MysqlStore(Store):
 
     async def _listed(self, which: str, filters: Filters) -> list[Any]:
         if filters.tag is not None:
-            return await self._fetch(which + "runs_tagged", *filters)
+            return await self._fetch(which + "runs_tagged", *filters.usual, filters.tag)
         name = "runs_running" if filters.status == RUNNING else "runs_at_rest" if filters.status in AT_REST else "runs"
-        return await self._fetch(which + name, *filters[:-1])
+        return await self._fetch(which + name, *filters.usual)
 
     async def _alone(self, call: Ask) -> Any:
         """Do something with a connection that is closed afterwards."""

@@ -69,6 +69,7 @@ _CHECKED = {
         )
     ),
     "run_tags": "{schema}.sql_is_tag(run_id, tag)",
+    "run_attributes": "{schema}.sql_is_attribute(run_id, name)",
     "mailbox": "kind IN ('signal', 'next') AND name NOT LIKE '~%' AND NOT delivered AND error IS NULL"
     f" AND format IN (1, 2) AND sent_at BETWEEN 0 AND {_LAST}",
     "events": f"number IS NULL AND format IN (1, 2) AND published_at BETWEEN 0 AND {_LAST}",

@@ -117,7 +117,8 @@ class Starts:
     async def _start_without_keys(self, runs: Sequence[NewRun]) -> list[str]:
         async with self._kept.use() as connection:
             groups, dag_steps = _groups(runs)
-            if len(groups) == 1 and not (dag_steps or groups[0][0].tags) and len(runs) <= self._batch:
+            more = dag_steps or groups[0][0].tags or any(run.attributes for run in runs)
+            if len(groups) == 1 and not more and len(runs) <= self._batch:
                 await self._insert(connection, *groups[0])
             else:
                 async with transaction(connection):
@@ -188,6 +189,10 @@ class Starts:
         for first in range(0, len(tags), self._batch):  # of all groups together: runs of schedules differ in their tags
             some = tags[first : first + self._batch]
             await connection.execute(self._sql["start_tags"], *map(list, zip(*some, strict=True)))
+        attributes = [(run.id, *each) for _, _, group in groups for run in group for each in run.attributes]
+        for first in range(0, len(attributes), self._batch):
+            columns = zip(*attributes[first : first + self._batch], strict=True)
+            await connection.execute(self._sql["start_attributes"], *map(list, columns))
 
     async def _insert(
         self, connection: Any, shape: RunShape, kind: str, runs: Sequence[NewRun], first: int = 0

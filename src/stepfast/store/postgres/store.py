@@ -426,7 +426,9 @@ class PostgresStore(Store):
         return await self._starts.start_bounded(runs, bound)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """Insert runs in the caller's transaction."""
+        """Insert runs in the caller's transaction. New names of attributes have one of their own."""
+        if attributes := [attribute for run in runs for attribute in run.attributes]:
+            await self.name_attributes(attributes)
         return await self._starts.start_within(connection, runs)
 
     # -- senders -------------------------------------------------------------------------------------------------
@@ -559,8 +561,8 @@ class PostgresStore(Store):
 
     async def _listed(self, which: str, filters: Filters) -> list[Any]:
         if filters.tag is not None:
-            return await self._fetch(which + "runs_tagged", *filters)
-        return await self._fetch(which + ("runs_running" if filters.status == RUNNING else "runs"), *filters[:-1])
+            return await self._fetch(which + "runs_tagged", *filters.usual, filters.tag)
+        return await self._fetch(which + ("runs_running" if filters.status == RUNNING else "runs"), *filters.usual)
 
     async def _first_row(self, sql: str) -> Any:
         return await self._with_connection(lambda c: c.fetchrow(sql))

@@ -63,7 +63,8 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, o
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key, executed_by::text,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name), unrecorded_losses
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes id} AS attributes, unrecorded_losses
 FROM {runs} WHERE id = :id;
 
 -- name: with_key(workflow, key)
@@ -108,7 +109,8 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by::text,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes id} AS attributes
 FROM {runs} WHERE id {in ids};
 
 -- name: dags_shown(ids uuid[])
@@ -240,7 +242,8 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes id} AS attributes
 FROM {runs}
 WHERE id {beyond} COALESCE(:before, '{brink}')  -- which sorts behind every id, or before
   AND dag_id IS NULL
@@ -263,7 +266,8 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes id} AS attributes
 FROM {runs}
 WHERE id IN (SELECT w.id FROM {runs} w {index runs_worker} WHERE w.worker IS NOT NULL
              UNION
@@ -290,7 +294,8 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes id} AS attributes
 FROM {runs} {index runs_at_rest}
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -314,7 +319,8 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
        r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key, r.executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = r.executed_by) AS host,
-       (SELECT w.pid FROM {known_workers} w WHERE w.id = r.executed_by) AS pid, COALESCE(r.unique_name, r.awaits_name)
+       (SELECT w.pid FROM {known_workers} w WHERE w.id = r.executed_by) AS pid, COALESCE(r.unique_name, r.awaits_name) AS unique_name,
+       {attributes r.id} AS attributes
 FROM {run_tags} t {join} {runs} r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id {beyond} COALESCE(:before, '{brink}')

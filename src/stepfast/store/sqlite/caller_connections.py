@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 from ...caller_thread import callers_thread, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
+from ...model.attributes import check_types
 from ...model.names import SIGNAL_ID
 from ...model.records import Answer, Mail, NewRun
 from ...model.transitions.signals import way_to_signal
 from ..flows import events
+from ..flows.attributes import name as name_attributes
 from ..flows.events import NewEvent
 from ..flows.unique import start
 from .connections import bindable, is_busy
@@ -79,10 +81,18 @@ class Fetched:
 
 
 async def start_within(
-    connection: Any, sql: dict[str, str], runs: Sequence[NewRun], troubles: Troubles, most: int
+    connection: Any, sql: dict[str, str], runs: Sequence[NewRun], troubles: Troubles, most: int, most_names: int
 ) -> list[str]:
-    """Insert runs, all or none."""
-    return await _within(connection, lambda database: drive(database, sql, start(runs, most, True)), sql, troubles)
+    """Insert runs, all or none. Names of attributes get their types in the same transaction: it may hold the only
+    lock."""
+    attributes = [attribute for run in runs for attribute in run.attributes]
+
+    def insert(database: Any) -> list[str]:
+        if attributes:
+            check_types(attributes, drive(database, sql, name_attributes(attributes, most_names, joins=True)))
+        return drive(database, sql, start(runs, most, True))
+
+    return await _within(connection, insert, sql, troubles)
 
 
 async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Answer:

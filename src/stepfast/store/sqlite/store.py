@@ -367,7 +367,7 @@ class SqliteStore(Store):
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """Insert runs on the caller's connection, in the caller's thread."""
         return await caller_connections.start_within(
-            connection, self._sql, runs, self._troubles, self._settings.max_signals
+            connection, self._sql, runs, self._troubles, self._settings.max_signals, self._settings.max_attribute_names
         )
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
@@ -445,12 +445,12 @@ class SqliteStore(Store):
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:
         statement = self._sql[OLDEST * oldest_first + page_statement(filters.tag, filters.status, filters.workflow)]
-        values = filters if filters.tag is not None else filters[:-1]
+        values = filters.usual if filters.tag is None else (*filters.usual, filters.tag)
         return await self._read(lambda database: database.execute(statement, values).fetchall())
 
     async def _count(self, filters: Filters) -> int:
         statement = self._sql[COUNT + page_statement(filters.tag, filters.status, filters.workflow)]
-        values = filters if filters.tag is not None else filters[:-1]
+        values = filters.usual if filters.tag is None else (*filters.usual, filters.tag)
         return int((await self._read(lambda database: database.execute(statement, values).fetchall()))[0][0])
 
     async def _read(self, work: Work[T]) -> T:

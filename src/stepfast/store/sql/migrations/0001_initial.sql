@@ -97,6 +97,9 @@
 -- this one, or that signals in its mailbox came from starts (`mailbox.start` is what these would have started): when it
 -- has ended, a worker gives the name to the first of the runs, or makes one for the signals, and moves these to it.
 --
+-- ATTRIBUTES are typed values by which runs are found: a row for each, written with the start or with the record that
+-- sets it. A name has values of one type, which is stored before the first of them, in a transaction of its own.
+--
 -- DEFINITIONS are what the database knows of the code; a start without the code is checked against them. WORKERS are the
 -- processes that live, each with one heartbeat for all runs it holds. The AUDIT has what operators did in the console.
 -- RUN_VALUES are what a run lets others read while it is under way. STREAMS are what its code sends while it works, one
@@ -266,6 +269,19 @@ CREATE TABLE {run_tags} (
     tag    varchar(200) NOT NULL,
     run_id uuid NOT NULL,
     PRIMARY KEY (tag, run_id)
+);
+
+CREATE TABLE {run_attributes} (
+    run_id uuid NOT NULL,
+    name   varchar(200) NOT NULL,
+    value  varchar(201) NOT NULL,         -- a letter for the type (s, n, b, t), and the value: equal values are equal texts
+    PRIMARY KEY (run_id, name)
+);
+CREATE INDEX run_attributes_value ON {run_attributes} (name, value, run_id);
+
+CREATE TABLE {attribute_names} (
+    name varchar(200) NOT NULL PRIMARY KEY,
+    type varchar(20) NOT NULL             -- text, number, bool, time: of all values of this name
 );
 
 -- The workers of earlier claims: a row is written when another worker than the last one claims a run, so a run that one
@@ -628,7 +644,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, priority, atte
        CASE WHEN format = 1 THEN {json input} END AS input,
        CASE WHEN output_format = 1 THEN {json output} END AS output,
        CASE WHEN error LIKE '{%' THEN {json error} END AS error,
-       {json tags} AS tags, {time created_at} AS created_at, {time started_at} AS started_at,
+       {json tags} AS tags, {attributes_shown id} AS attributes, {time created_at} AS created_at, {time started_at} AS started_at,
        {time completed_at} AS completed_at, {time visible_at} AS visible_at, {time deadline_at} AS deadline_at,
        {time paused_at} AS paused_at, executed_by,
        (SELECT w.host FROM {known_workers} w WHERE w.id = executed_by) AS host,

@@ -59,18 +59,20 @@ GRANT SELECT (id, workflow, queue, priority, status, reason, key, unique_name, a
               created_at, started_at, ready_at, graph, dag_id, dag_step, pending, ordinal, parent_id, parent_branch, parent_position,
               reply_to, origin_id, trace)
 ON {schema}.runs TO {starter};
-GRANT INSERT ON {schema}.run_tags TO {starter};
+GRANT INSERT ON {schema}.run_tags, {schema}.run_attributes TO {starter};
+GRANT SELECT, INSERT ON {schema}.attribute_names TO {starter};
 GRANT SELECT, INSERT, UPDATE ON {schema}.turns TO {starter};
 GRANT INSERT, SELECT (run_id, key) ON {schema}.run_values TO {starter};
 GRANT INSERT, SELECT (run_id, id, kind) ON {schema}.mailbox TO {starter};
 GRANT SELECT (run_id, mail) ON {schema}.steps TO {starter};
 GRANT INSERT, SELECT (id) ON {schema}.events TO {starter};
 
--- What a starter inserts is checked row by row: a run that belongs to no other, and its own tags; a dag run with its steps
--- and its graph, all by one transaction; a signal that is still to be delivered; and an event without a
+-- What a starter inserts is checked row by row: a run that belongs to no other, and its own tags; its attributes, a dag
+-- run with its steps and its graph, all by one transaction; a signal that is still to be delivered; and an event without a
 -- number. The owner of the tables is not checked.
 ALTER TABLE {schema}.runs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.run_tags ENABLE ROW LEVEL SECURITY;
+ALTER TABLE {schema}.run_attributes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.mailbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.run_values ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {schema}.events ENABLE ROW LEVEL SECURITY;

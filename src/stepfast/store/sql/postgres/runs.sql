@@ -52,7 +52,8 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by::text,
        (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes r.id} AS attributes
 FROM {schema}.runs r
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
@@ -81,7 +82,8 @@ SELECT r.id::text, workflow, version, queue, status, reason, waiting_for,
        timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by::text,
        (SELECT w.host FROM {schema}.known_workers w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes r.id} AS attributes
 FROM held h CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.id = h.id OFFSET 0) AS r
 WHERE r.dag_id IS NULL
   AND ($1::text IS NULL OR r.workflow = $1)
@@ -111,7 +113,8 @@ SELECT r.id::text, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id::text, r.graph, r.timeout_ms, r.deadline_ms,
        r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key, r.executed_by::text,
        (SELECT w.host FROM {schema}.known_workers w WHERE w.id = r.executed_by) AS host,
-       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = r.executed_by) AS pid, COALESCE(r.unique_name, r.awaits_name)
+       (SELECT w.pid FROM {schema}.known_workers w WHERE w.id = r.executed_by) AS pid, COALESCE(r.unique_name, r.awaits_name) AS unique_name,
+       {attributes r.id} AS attributes
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $10
   AND ($1::text IS NULL OR r.workflow = $1)

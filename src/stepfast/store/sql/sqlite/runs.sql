@@ -10,7 +10,8 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key, executed_by,
        (SELECT w.host FROM {prefix}known_workers w WHERE w.id = executed_by) AS host,
-       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name)
+       (SELECT w.pid FROM {prefix}known_workers w WHERE w.id = executed_by) AS pid, COALESCE(unique_name, awaits_name) AS unique_name,
+       {attributes id} AS attributes
 FROM {prefix}runs
 WHERE workflow = :workflow
   AND id {beyond} COALESCE(:before, '{edge}')

@@ -20,7 +20,7 @@
 -- lock over the whole server which every NOTIFY takes there.
 --
 -- They run with the rights of the caller. Functions whose names begin with `sql_` are parts of them, and not for others.
--- Three of these say what a role that may only start can insert (`roles.sql`). They run with the rights of their owner,
+-- Four of these say what a role that may only start can insert (`roles.sql`). They run with the rights of their owner,
 -- because such a role must not read what they decide by, and answer nothing but yes or no.
 
 -- Whether a run was inserted by the present transaction. A row that is seen while its transaction is under way is one's own,
@@ -52,6 +52,16 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN
     RETURN EXISTS (SELECT FROM {schema}.run_values v WHERE v.run_id = sql_is_graph.dag AND v.key = '~graph')
         OR {schema}.sql_is_new(sql_is_graph.dag);
+END
+$$;
+
+-- Whether an attribute of a run may be inserted: with the run, or once more, which changes nothing.
+CREATE FUNCTION {schema}.sql_is_attribute(run uuid, name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM {schema}.run_attributes a
+                   WHERE a.run_id = sql_is_attribute.run AND a.name = sql_is_attribute.name)
+        OR {schema}.sql_is_new(sql_is_attribute.run);
 END
 $$;
 
