@@ -1,6 +1,7 @@
 """Stepfast: durable execution for Python on the database you already run."""
 
 from .app import Stepfast
+from .bulk import BulkResult
 from .compatibility import CheckedRun
 from .engine.call import DurableCall
 from .engine.callbacks import Callback
@@ -89,6 +90,7 @@ __all__ = [
     "Backoff",
     "BranchCall",
     "Branches",
+    "BulkResult",
     "Callback",
     "CallbackDone",
     "CallbackFailed",

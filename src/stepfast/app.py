@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from . import callbacks
+from .bulk import BulkResult, BulkVerb, apply_action
 from .compatibility import CheckedRun, Checker
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.invocation import refuse_in_workflow
@@ -381,6 +382,21 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         ``app.runs``."""
         refuse_unknown("app.count", filters, CountKeywords.__annotations__)
         return await (await self._connect()).store.count_runs(**store_filters(cast(ListKeywords, filters)))
+
+    async def bulk(
+        self,
+        action: BulkVerb,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: Callable[[BulkResult], object] | None = None,
+        **filters: Unpack[CountKeywords],
+    ) -> BulkResult:
+        """Cancel, retry, pause, resume or delete all runs that filters select, in batches, the oldest first:
+        ``await app.bulk("cancel", workflow=checkout, status="queued", older_than=3600)``. The filters are those of
+        ``app.runs``; without a status, runs are selected to which the action applies. ``dry_run`` only counts. Called
+        again after an interruption it does the rest. ``progress`` is called after each batch."""
+        return await apply_action(self, action, filters, dry_run=dry_run, limit=limit, progress=progress)
 
     async def check(
         self,

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct, field
 
-from .app import Stepfast
-from .errors import InvalidInput, InvalidState, RunNotFound
-from .filters import ListKeywords, store_filters
+from .errors import ConfigurationError, InvalidInput, InvalidState, RunNotFound
+from .filters import CountKeywords, ListKeywords, store_filters
 from .model.backoff import seconds
-from .model.bulk_actions import BulkAction
+from .model.bulk_actions import BATCHED, BulkAction
+from .model.names import nearest, refuse_unknown
 from .model.rows import RunRow
 from .run import Run
 from .store.lock_timeout import RowsHeld, brief
+
+if TYPE_CHECKING:
+    from .app import Stepfast
 
 _PAGE = 1000
 """Runs that one query finds."""
@@ -40,13 +43,52 @@ Ask = Callable[[Run[Any]], Awaitable[object]]
 """Calls the action of one run."""
 
 
+BulkVerb = Literal["cancel", "retry", "pause", "resume", "delete"]
+"""The actions of ``app.bulk``."""
+
+
 class BulkResult(Struct):
     """What a bulk action has done so far."""
 
+    matched: int = 0
+    """Runs that were selected; with ``dry_run`` those that would be."""
     done: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     """The reason, by the id of the run."""
     seen: set[str] = field(default_factory=set)
+    """The ids of selected runs."""
+
+    def __repr__(self) -> str:
+        return f"BulkResult(matched={self.matched}, done={self.done}, refused={len(self.refused)})"
+
+
+async def apply_action(
+    app: Stepfast,
+    verb: str,
+    filters: CountKeywords,
+    *,
+    dry_run: bool,
+    limit: int | None,
+    progress: Callable[[BulkResult], object] | None,
+) -> BulkResult:
+    """``app.bulk``: check the call, and apply the action."""
+    action = BATCHED.get(verb)
+    if action is None:
+        raise ConfigurationError(f"there is no bulk action {verb!r}{nearest(str(verb), BATCHED)}; {', '.join(BATCHED)}")
+    refuse_unknown("app.bulk", filters, CountKeywords.__annotations__)
+    if all(value is None or value == {} for value in filters.values()):
+        raise ConfigurationError(f'app.bulk takes at least one filter: app.bulk({verb!r}, workflow="checkout")')
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
+    choices = for_statuses(action, cast(ListKeywords, filters))
+    for choice in choices:
+        store_filters(choice)
+    if dry_run:
+        number = sum([await app.count(**cast(CountKeywords, choice)) for choice in choices])
+        return BulkResult(matched=number if limit is None else min(number, limit))
+    bulk = Bulk(app, action)
+    await bulk.run(choices, limit, None if progress is None else lambda _: progress(bulk.result))
+    return bulk.result
 
 
 def for_statuses(action: BulkAction, filters: ListKeywords) -> list[ListKeywords]:
@@ -78,7 +120,7 @@ class Bulk:
         self.result = BulkResult()
 
     async def run(
-        self, choices: Sequence[ListKeywords], limit: int | None = None, progress: Callable[[int], None] | None = None
+        self, choices: Sequence[ListKeywords], limit: int | None = None, progress: Callable[[int], object] | None = None
     ) -> None:
         """Apply the action to all selected runs, or to at most ``limit``.
 
@@ -97,8 +139,20 @@ class Bulk:
                         if progress is not None:
                             progress(len(self.result.seen))
                     if limit is not None and len(self.result.seen) >= limit:
+                        await self._repeat()
                         return
             again = len(choices) > 1 and len(self.result.seen) > before
+        await self._repeat()
+
+    async def _repeat(self) -> None:
+        """Try refused runs again where others that are done now may have kept them, until none is done any more."""
+        before = -1
+        while self._action.repeated and self.result.refused and self.result.done > before:
+            before, refused = self.result.done, sorted(self.result.refused, reverse=True)
+            for batch in _batched(refused, _BATCH):
+                for run_id in batch:
+                    del self.result.refused[run_id]
+                await self._whole(batch)
 
     async def these(self, ids: Sequence[str]) -> None:
         """Apply the action to runs that were selected before."""
@@ -130,6 +184,7 @@ class Bulk:
         room = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._one(run_id, room) for run_id in apart))
         self.result.seen.update(ids)
+        self.result.matched = len(self.result.seen)
 
     async def _one(self, run_id: str, room: asyncio.Semaphore) -> None:
         async with room:

@@ -122,8 +122,8 @@ class Planner:
     ) -> Plan:
         """Return what the starts of one call have in common. ``joins``: they join a transaction of the caller, which
         may hold the only connection, so that no query may be waited for."""
-        if options.get("attributes") is not None:
-            attributes = encode_attributes(options["attributes"], self._settings.max_attributes)
+        if (given := options.get("attributes")) is not None:
+            attributes = encode_attributes(given, self._settings.max_attributes)
             rest = cast(ChildKeywords, {name: value for name, value in options.items() if name != "attributes"})
             plan = await self.plan(connected, workflow, rest, joins)
             if not joins:  # else the store does so, where it may

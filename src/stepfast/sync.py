@@ -111,6 +111,7 @@ class SyncApp:
     events = _blocking(Stepfast.events)
     runs = _blocking(Stepfast.runs)
     count = _blocking(Stepfast.count)
+    bulk = _blocking(Stepfast.bulk)
     queues = _blocking(Stepfast.queues)
     stats = _blocking(Stepfast.stats)
     pause_queue = _blocking(Stepfast.pause_queue)

@@ -225,7 +225,7 @@ async def ended(scene: Scene, job: str) -> Any:
 async def test_runs_are_not_chosen_by_nothing_or_by_a_text(scene: Scene) -> None:
     for address in ("/bulk/cancel", "/bulk/cancel?text=tea", "/bulk/cancel?sort=oldest", "/bulk/cancel?status=odd"):
         assert (await scene.client.get(address)).status_code == 400, address
-    assert (await scene.client.get("/bulk/delete?workflow=order")).status_code == 404
+    assert (await scene.client.get("/bulk/melt?workflow=order")).status_code == 404
     await scene.post("/bulk/cancel", 400)
     assert "No run is chosen" in await scene.page("/bulk/cancel?workflow=order")
     assert (await scene.client.get("/bulk/jobs/none")).status_code == 404

@@ -108,7 +108,7 @@ def declare(app: Stepfast) -> None:
 
 async def inhabit(app: Stepfast, tables: Tables) -> None:
     """A healthy run of each kind, where it comes to by itself."""
-    await app.start("plain", 1, key="one", tags=["a"])
+    await app.start("plain", 1, key="one", tags=["a"], attributes={"customer": "c-1"})
     await app.start("fails", "no")
     await app.start("undone")
     long = await app.start("long", 1)

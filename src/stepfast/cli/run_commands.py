@@ -14,7 +14,7 @@ import typer
 from ..app import Stepfast
 from ..errors import ConfigurationError, DatabaseUnavailable, InvalidState, RunNotFound
 from ..model import status
-from ..model.bulk_actions import CANCEL, PAUSE, RESCHEDULE, RESUME, RETRY, SIGNAL
+from ..model.bulk_actions import CANCEL, DELETE, PAUSE, RESCHEDULE, RESUME, RETRY, SIGNAL
 from ..model.retention import DELETABLE
 from ..model.rows import RunRow
 from ..monitoring.text import count, find_run, lasting
@@ -35,8 +35,6 @@ from .command import (
 )
 from .exit_codes import as_typed, complain, exit_code, put
 from .output import say, write_json
-
-RunsArgument = Annotated[list[str], typer.Argument(metavar="RUN...", help="Their ids, or the beginnings of them.")]
 
 Told = dict[str, Any]
 
@@ -336,13 +334,17 @@ def _told(session: Session, sentence: str, removed: int, found: int, archive: st
         say(sentence)
 
 
-async def delete(session: Session, runs: RunsArgument) -> None:
+async def delete(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
     """Remove runs that have ended, with all that belongs to them, before their retention is over. Refused while they
     are unfinished, and while other runs need them. Prints the ids of those that are gone.
+
+    With --workflow, --status … all ended runs that fit: counted, and after confirmation removed in batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
         await run.delete()
         return run.id, {}
 
-    await each_run(session, runs, "deleted", ask)
+    if choice.is_made(runs or ()):
+        await apply_to_selected(session, choice, DELETE)
+    await each_run(session, runs or (), "deleted", ask)

@@ -68,24 +68,11 @@ async def start(
     names: dict[str, Any] = {"unique": unique, "on_conflict": on_conflict, "signal": signal and _signal(signal)}
     async with session.writing() as app:
         run = await app.start(
-            name,
-            json_argument(input, "the input"),
-            key=key,
-            debounce=debounce,
-            debounce_max=debounce_max,
-            queue=queue,
-            priority=priority,
-            concurrency_key=concurrency_key,
-            delay=delay,
-            at=at,
-            expires_in=expires_in,
-            deadline=deadline,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            tags=tag or (),
-            attributes=await attributes_given(app, attribute, known=False),
-            **names,
-        )
+            name, json_argument(input, "the input"), key=key, debounce=debounce, debounce_max=debounce_max, queue=queue,
+            priority=priority, concurrency_key=concurrency_key, delay=delay, at=at, expires_in=expires_in,
+            deadline=deadline, max_attempts=max_attempts, timeout=timeout, tags=tag or (),
+            attributes=await attributes_given(app, attribute, known=False), **names,
+        )  # fmt: skip
         if wait:
             say(f"run {run.id}")
             await _print_result(app, run.id, None, session.json)

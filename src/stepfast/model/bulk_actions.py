@@ -22,13 +22,17 @@ class BulkAction(NamedTuple):
     """What happens to each run, in a sentence."""
     batched: bool = True
     """Whether a store applies it to many runs in one transaction. Otherwise it is called for each run."""
+    danger: bool = False
+    """Whether it cannot be taken back."""
+    repeated: bool = False
+    """Whether a run that is refused may be free once the others are done."""
 
 
 _ACTIVE = (status.QUEUED, status.WAITING, status.RUNNING)
 CANCEL = BulkAction(
     "cancel", "cancelled", (*_ACTIVE, status.PAUSED),
     "Each ends at once, or after the step that is being executed; its children are cancelled too, and its completed "
-    "steps undone where they have an undo.",
+    "steps undone where they have an undo.", danger=True,
 )  # fmt: skip
 PAUSE = BulkAction("pause", "paused", _ACTIVE, "Each is held before its next step, until it is resumed.")
 RESUME = BulkAction("resume", "resumed", (status.PAUSED,), "Each continues where it was held.")
@@ -36,10 +40,14 @@ RETRY = BulkAction(
     "retry", "retried", (status.FAILED,),
     "Each is queued again: recorded steps are kept, and what failed is executed again.",
 )  # fmt: skip
+DELETE = BulkAction(
+    "delete", "deleted", (status.COMPLETED, status.FAILED, status.CANCELLED, status.COMPENSATED),
+    "Each is removed with all that belongs to it, for good, unless another run needs it.", danger=True, repeated=True,
+)  # fmt: skip
 RESCHEDULE = BulkAction("reschedule", "rescheduled", (status.QUEUED, status.WAITING), batched=False)
 SIGNAL = BulkAction("signal", "signalled", (status.WAITING, status.PAUSED), batched=False)
 
-BATCHED = {action.verb: action for action in (CANCEL, PAUSE, RESUME, RETRY)}
+BATCHED = {action.verb: action for action in (CANCEL, PAUSE, RESUME, RETRY, DELETE)}
 """The actions that need no argument, by their verbs."""
 
 

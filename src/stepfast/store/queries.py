@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import DatabaseRefused
 from ..model.attributes import Attribute
-from ..model.bulk_actions import BatchOutcome
+from ..model.bulk_actions import DELETE, BatchOutcome
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
 from ..model.records import (
@@ -319,8 +319,10 @@ class Queries(AttributeQueries, EventQueries):
         return await self._drive(operating.reschedule_run, run_id, wanted)
 
     async def apply_bulk(self, verb: str, ids: Sequence[str]) -> BatchOutcome:
-        """Cancel, pause, resume or retry many runs by few statements. Dag runs, and rows that another transaction has
-        locked, are left to be called one by one."""
+        """Cancel, pause, resume, retry or delete many runs by few statements. Dag runs (but those to be deleted), and
+        rows that another transaction has locked, are left to be called one by one."""
+        if verb == DELETE.verb:
+            return await self._drive(retention.delete_many, ids)
         return await self._drive(operating.apply_bulk, verb, ids)
 
     # -- workers ---------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ async def bulk(request: ConsoleRequest) -> Page:
         f"No run is chosen by {chosen} that could be {action.done}."
     )  # fmt: skip
     fields = filters.query | {"counted": str(number)}
-    question = Question(title, sentence, ("bulk", action.verb), fields, danger=action.verb == "cancel")
+    question = Question(title, sentence, ("bulk", action.verb), fields, danger=action.danger)
     page = question.page(request, request.url("runs", **filters.query), possible=number.number > 0)
     return Page(page.template, page.shown, {"found": number.number, "more": number.more, action.done: 0, "refused": []})
 

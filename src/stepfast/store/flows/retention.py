@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...model.bulk_actions import BatchOutcome
 from ...model.retention import Ended, Removal, mended, needed_by
 from .base import Flow, Rows, ask, put, put_each
 
@@ -39,6 +40,15 @@ def delete(run_id: str) -> Flow[Ended | None]:
     if needed_by(found[0]) is None:
         yield from _take_away((yield from _take_out_links(found)))
     return found[0]
+
+
+def delete_many(ids: Sequence[str]) -> Flow[BatchOutcome]:
+    """Many runs, in one transaction that waits for no lock. Those that have not ended, or that another run or another
+    transaction holds, are to be called one by one."""
+    found = [Ended(*row) for row in (yield from ask("ended", list(ids)))]
+    removal = yield from remove([run for run in found if needed_by(run) is None], alone=False)
+    gone = set() if removal is None else {*removal.runs}
+    return BatchOutcome(done=sorted(gone), apart=[run_id for run_id in ids if run_id not in gone])
 
 
 def _take_out_links(runs: Sequence[Ended]) -> Flow[list[Ended]]:

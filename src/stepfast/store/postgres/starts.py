@@ -117,8 +117,8 @@ class Starts:
     async def _start_without_keys(self, runs: Sequence[NewRun]) -> list[str]:
         async with self._kept.use() as connection:
             groups, dag_steps = _groups(runs)
-            more = dag_steps or groups[0][0].tags or any(run.attributes for run in runs)
-            if len(groups) == 1 and not more and len(runs) <= self._batch:
+            alone = len(groups) == 1 and not (dag_steps or groups[0][0].tags) and len(runs) <= self._batch
+            if alone and not any(run.attributes for run in runs):
                 await self._insert(connection, *groups[0])
             else:
                 async with transaction(connection):
