@@ -22,6 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/interop/" in item.nodeid:
             item.add_marker(pytest.mark.empty)
+            item.add_marker(pytest.mark.thorough)  # packages are fetched, and there is `make interop`
 
 
 @pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough)])

@@ -14,6 +14,8 @@ import pytest
 DATABASES = ("url", "store_url", "storm_url", "scene_url")
 """The fixtures that run a test once per database."""
 LEFT_OUT = ("slow", "thorough")
+FIRST_CASES = ("engine",)
+"""Folders in which the first case of a test is enough on Postgres: the others are tried on SQLite."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,9 +35,19 @@ def _wanted(definition: pytest.Item, calls: list[Any]) -> list[Any]:
         return []
     kept = [call for call in calls if not any(mark.name in LEFT_OUT for mark in call.marks)]
     enough = definition.get_closest_marker("enough_on")
-    if enough is None or not any(database(call.params) in enough.args for call in calls):
-        return kept
-    return [call for call in kept if database(call.params) in enough.args]
+    if enough is not None and any(database(call.params) in enough.args for call in calls):
+        kept = [call for call in kept if database(call.params) in enough.args]
+    return _first_on_servers(kept) if definition.path.parent.name in FIRST_CASES else kept
+
+
+def _first_on_servers(calls: list[Any]) -> list[Any]:
+    """All cases on SQLite, and of those on a server the first: how the engine decides does not depend on it."""
+    if not any(database(call.params) == "sqlite" for call in calls):
+        return calls
+    first: dict[str, Any] = {}
+    for call in calls:
+        first.setdefault(database(call.params), call)
+    return [call for call in calls if database(call.params) in ("", "sqlite") or call is first[database(call.params)]]
 
 
 def database(parameters: dict[str, Any]) -> str:
