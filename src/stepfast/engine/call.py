@@ -31,7 +31,7 @@ class AsCoroutine(Coroutine[Any, Any, T_co]):
 
     _awaited: bool
     _iterator: Generator[Any, None, T_co]
-    """Where a task that goes through it stands; made when it is needed, because most calls are awaited instead."""
+    """The cursor of a task that goes through it; made when it is needed, because most calls are awaited instead."""
 
     def __await__(self) -> Generator[Any, None, T_co]:
         raise NotImplementedError
@@ -148,7 +148,7 @@ class DurableCall(AsCoroutine[T]):
 
     @property
     def ids(self) -> dict[str, Any]:
-        """The ids that the log is told with what is said of this call."""
+        """The ids that messages about this call are logged with."""
         return ids_of(self._execution, self.name)
 
     @property
@@ -357,7 +357,7 @@ def as_given_up(record: StepRecord, run_id: str, claim: int, seq: int, now: int)
 
 
 def time_given(record: StepRecord, now_given: int) -> int:
-    """Milliseconds for which a wait goes on that has begun: what it was given then; if it had no limit, what the code
+    """Milliseconds that are left of a wait that has begun: what it was given then; if it had no limit, what the code
     gives it now."""
     given = read_json(record.output, dict[str, Any], {}).get("for")
     return given if isinstance(given, int) else now_given

@@ -116,7 +116,7 @@ class CallbackResultCall(DurableCall[T]):
     def __init__(self, execution: Execution, cursor: Cursor, callback: Callback[T], where: str) -> None:
         self._callback = callback
         self.group: object | None = None
-        """Set where several have to end before the code goes on."""
+        """Set where several have to end before the code continues."""
         super().__init__(execution, cursor, CALLBACK_RESULT, callback.name, where)
 
     async def _go(self) -> T:
@@ -150,7 +150,7 @@ class CallbackResultCall(DurableCall[T]):
 
     async def _outcome_of_callback(self) -> Mail:
         """The outcome, from the mailbox. Where time decides, or an earlier attempt had it, the row of the callback says
-        how it stands."""
+        its state."""
         execution, callback = self._execution, self._callback
         id_, plan, opened_at = callback._id, callback._plan, callback._opened_at
         mail = execution.inbox.take(status.MAIL_CALLBACK, id_)

@@ -143,7 +143,7 @@ class ResultCall(DurableCall[O]):
     def __init__(self, execution: Execution, cursor: Cursor, child: _Child, where: str, kind: str = RESULT) -> None:
         self._child = child
         self.group: object | None = None
-        """Set where several have to end before the code goes on."""
+        """Set where several have to end before the code continues."""
         super().__init__(execution, cursor, kind, child.name, where)
         execution.calls_child(self)
 
@@ -203,7 +203,7 @@ class ResultCall(DurableCall[O]):
         return None if outcome is None else _as_mail(execution.run_id, run_id, outcome)
 
     async def _last_outcome(self, run_id: str) -> Outcome | None:
-        """How it ended; a child that goes on as another has not."""
+        """How it ended; a child that continues as another has not."""
         while True:
             outcome = await self._execution.recorder.queries.outcome(run_id)
             if outcome is None or outcome.reason != status.REASON_CONTINUED:

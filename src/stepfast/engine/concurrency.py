@@ -147,7 +147,7 @@ def _tell_end(execution: Execution, ended: Callable[[str, str | None], None], fa
 
 class JoinGuard:
     """The calls that a branch waits for: all of them, or only so many. The one that ends the wait hands over before it
-    is gone: until the branch goes on, the run must not look as if it only waited."""
+    is gone: until the branch continues, the run must not look as if it only waited."""
 
     def __init__(self, execution: Execution, left: int) -> None:
         self._execution = execution
@@ -162,7 +162,7 @@ class JoinGuard:
             self._execution.busy += 1
 
     def over(self) -> None:
-        """The branch goes on, and is counted itself."""
+        """The branch continues, and is counted itself."""
         self._left = 0
         if self._handed_over:
             self._execution.busy -= 1
@@ -434,7 +434,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         return spawn(self._execution, run(), party)
 
     async def _watch(self, tasks: dict[DurableCall[Any], asyncio.Task[Any]], race: Race, party: JoinGuard) -> None:
-        """Until one has won and is done, and the others have stopped. One that has won goes on, even if another is done
+        """Until one has won and is done, and the others have stopped. The winner continues, even if another is done
         before it: it may be recording what it took."""
         execution = self._execution
         execution.busy -= 1

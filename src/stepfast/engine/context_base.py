@@ -178,7 +178,7 @@ class ContextBase:
 
     def patched(self, change: str) -> bool:
         """Whether a run takes the new way at a change of the code: True for runs that come here for the first time,
-        False for those that went on from here by the old code. It stays what it was on every replay. Where the code
+        False for those that continued from here by the old code. It stays what it was on every replay. Where the code
         comes by several times, in a loop say, a run may be old at first; once it is new, it is from there on."""
         execution, cursor = self._execution, self._cursor
         self._check("ctx.patched")
@@ -197,7 +197,7 @@ class ContextBase:
         return True
 
     def continue_as(self, input: Any = None) -> NoReturn:
-        """End this run and go on as a new one, with an empty history: for work without an end. Mail that was not taken
+        """End this run and continue as a new one, with an empty history, for endless work. Mail that was not taken
         goes along, and so does a deadline given at the start; ``run.result()`` waits for the last of the chain."""
         self._check("ctx.continue_as")
         execution = self._execution
@@ -435,7 +435,7 @@ class ContextBase:
 
 async def _write(execution: Execution, cursor: Cursor, entry: ValueSet) -> None:
     if execution.replaying or execution.history.goes_on(cursor.branch, cursor.position):
-        return  # the code has been here before, and went on: what it set then may be newer
+        return  # the code has been here before, and continued: what it set then may be newer
     execution.begin(cursor)
     try:
         await execution.journal(entry)

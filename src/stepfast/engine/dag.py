@@ -285,7 +285,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         return self._graph
 
     def definition(self) -> Definition:
-        """What the database is told: the graph too, so that runs in flight keep theirs when the code changes."""
+        """What is stored of it: the graph too, so that runs in flight keep theirs when the code changes."""
         options = {"deadline": self.options.deadline, "takes_input": True}
         text = msgspec.json.encode(options).decode()
         graph = self.graph

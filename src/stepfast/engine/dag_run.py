@@ -112,7 +112,7 @@ def failure_of(execution: Execution, first: DagStepRow) -> StepFailed:
     """The error that ended the run: that of the step which failed first."""
     error = decode_error(first.error, first.format, execution.recorder.payloads)
     failure = step_failed(first.name, {**error, "retryable": False, "delay": None}, ("", 0))
-    failure.only_traceback = failure.traceback  # no code of the user's lies between the step and the run
+    failure.only_traceback = failure.traceback  # there is no code of the user between the step and the run
     failure.seen = {}
     return failure
 

@@ -36,7 +36,7 @@ E = TypeVar("E", bound=RecordedError)
 
 
 class Stage(Enum):
-    """Where an execution stands; it only ever goes on to the next, or past it."""
+    """The phase of an execution; it only changes to the next, or to one after it."""
 
     AT_WORK = "at work"
     """Its code is at work, or waits in memory."""
@@ -78,7 +78,7 @@ class Execution:
     departure: Transition | None = None
     """That entry, where there are observers: they hear of it when the run has left."""
     left_told = False
-    """Whether observers have heard how this claim ended."""
+    """Whether observers were notified of how this claim ended."""
     tokens: dict[str, str] | None = None
     """The tokens of its callbacks, and what is stored in their place."""
     own_streams: RunStreams | None = None
@@ -156,7 +156,7 @@ class Execution:
 
     @property
     def stage(self) -> Stage:
-        """Where the execution stands at this worker."""
+        """The phase of the execution at this worker."""
         if self.parting is not None:
             return Stage.LEAVING
         return Stage.AT_WORK if self.closed is None else Stage.CLOSED
@@ -435,7 +435,7 @@ class Execution:
         """Tell of steps that have been running for longer than a moment; quick ones cost no write."""
         for call, began in list(self.active.items()):
             if began and now - began >= after:
-                self.active[call] = 0.0  # told
+                self.active[call] = 0.0  # reported
                 call.note_progress(None, None, int((now - began) * 1000))
 
     # -- who is at work ----------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ class Execution:
         cursor.calls += 1
 
     def end(self, cursor: Cursor) -> None:
-        """A call is done with its work; with others of its branch still under way the code may go on, or wait for
+        """A call is done with its work; with others of its branch still under way the code may continue, or wait for
         them."""
         cursor.calls -= 1
         if cursor.calls:
@@ -476,7 +476,7 @@ class Execution:
         cursor.calls += 1
 
     def go_on(self, cursor: Cursor) -> None:
-        """A branch goes on that had waited for others of the run."""
+        """A branch continues that had waited for others of the run."""
         cursor.calls -= 1
         if not cursor.calls:
             self.busy += 1

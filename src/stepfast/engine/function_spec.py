@@ -128,7 +128,7 @@ def input_type(function: Callable[..., Any], parameter: inspect.Parameter, scope
 
 
 def annotation_of(function: Callable[..., Any], annotation: Any, scope: dict[str, Any] | None) -> Any:
-    """What an annotation of the function stands for; UNRESOLVED, if it names what is not there at run time."""
+    """The type that an annotation of the function names; UNRESOLVED, if it names what is not there at run time."""
     return _resolve(_unwrap(function), annotation, scope)
 
 
@@ -402,7 +402,7 @@ def _check_context(function: Any, parameter: inspect.Parameter, kind: str, scope
 
 
 def _is_wrapped_async(function: Any) -> bool:
-    """Whether a plain def stands before an async def, by functools.wraps."""
+    """Whether a plain def wraps an async def, by functools.wraps."""
     return not is_async(function) and is_async(inspect.unwrap(function))
 
 

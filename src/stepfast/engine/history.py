@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """Where the code of a branch stands: the position that its next call takes, and who may make it."""
+    """The state of a branch's code: the position that its next call takes, and who may make it."""
 
     __slots__ = ("branch", "calls", "draws", "outer", "owner", "position")
 
@@ -299,13 +299,13 @@ class Holds:
                 future.set_result(None)
 
     def _goes(self, call: DurableCall[Any]) -> bool:
-        """Whether a held call may go on; asked at every call that the code makes, so it looks at no record."""
+        """Whether a held call may continue; checked at every call of the code, so it reads no record."""
         if not self._over:
             return not self._execution.history.untaken
         return behind(self._execution, call.cursor) is None
 
     def check_rest_soon(self) -> None:
-        """See whether the code is at rest, when it has had a chance to go on."""
+        """See whether the code is at rest, when it has had a chance to continue."""
         if self._held and not self._execution.busy:
             self._execution.clock.after(CHANCE, self._check_rest, TURNS, self._moves)
 
@@ -347,7 +347,7 @@ class Holds:
 
 
 def behind(execution: Execution, cursor: Cursor) -> Cursor | None:
-    """Where a branch stands, or the innermost one around it, of which more is recorded than its code has called."""
+    """The position of a branch, or the innermost one around it, of which more is recorded than its code has called."""
     history, each = execution.history, cursor
     if history.is_left_out(cursor.branch):
         return None
@@ -379,7 +379,7 @@ class GivenUp(NamedTuple):
 
     address: Address
     branch: str
-    """The branch whose code has to go on: that of the call, or one around it, if that ended by an error."""
+    """The branch whose code has to continue: that of the call, or one around it, if that ended by an error."""
     taken: int
     """How many positions had been taken by then."""
     lost: Address | None = None
@@ -387,7 +387,7 @@ class GivenUp(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A map or gather with a goal: its record goes with any failure of its items, and then what was stopped goes on."""
+    """A map or gather with a goal: its record goes with any failure of its items, then what was stopped continues."""
 
     address: Address
     members: frozenset[Address]
@@ -447,7 +447,7 @@ class AttemptHistory:
         self._given, self._ended_by = [], []
 
     def gave_up(self, address: Address) -> None:
-        """A call was ended by the code around it. Whether the code lives with that is not known before it goes on."""
+        """A call was ended by the code around it. Whether the code handles that is not known before it continues."""
         ended = next((each.address for each in self._ends.values() if each.stops(address)), None)
         self.given_up += (GivenUp(address, address[0], len(self._taken), ended),)
 
@@ -534,7 +534,7 @@ class AttemptHistory:
 
 
 class _Blame:
-    """Which failures an error stands for. Made when an attempt has failed."""
+    """Which recorded failures an error contains. Made when an attempt has failed."""
 
     def __init__(
         self,
@@ -632,7 +632,7 @@ class Ledger:
         self.recorded = False
         """Whether this claim has made a new record."""
         self.undo_recorded = False
-        """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
+        """Whether this claim has recorded a step that can be undone; the code may not have its result yet."""
 
     def add(self, entry: StepDone, now: int) -> None:
         """A record of this run is committed."""

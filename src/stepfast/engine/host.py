@@ -1,6 +1,6 @@
 """What the engine needs of its host.
 
-A journal, threads, a clock, mailboxes; and where the code that executes stands.
+A journal, threads, a clock, mailboxes; and the position of the code that executes.
 """
 
 from __future__ import annotations
@@ -162,9 +162,9 @@ T = TypeVar("T")
 F = TypeVar("F", bound="asyncio.Future[Any]")
 
 CHANCE = 0.01
-"""Seconds that code is given to go on before it counts as being at rest."""
+"""Seconds that code is given to continue before it counts as being at rest."""
 TURNS = 5
-"""Turns of the event loop that it is given at least: what a task needs at most to go on after another has ended."""
+"""Turns of the event loop that it is given at least: what a task needs at most to continue after another has ended."""
 
 
 class Timer(Protocol):
@@ -178,7 +178,7 @@ class Clock:
     """Time and chance as they are in life."""
 
     now = staticmethod(time.monotonic)
-    """Seconds by a clock that only goes on."""
+    """Seconds of a monotonic clock."""
     new_id = staticmethod(new_id)
     """A unique id."""
 
@@ -323,7 +323,7 @@ class Promise(Generic[T]):
                 self._loop.call_soon(self.wake)
 
     def wake(self) -> None:
-        """Wake who waits. Only a turn of the event loop may call this, never a task: tasks go on within it."""
+        """Wake who waits. Only a turn of the event loop may call this, never a task: tasks continue within it."""
         waiter, context, others = self._waiter, self._context, self._others
         self._waiter = self._context = self._others = None
         for function, theirs in others or ():
@@ -337,7 +337,7 @@ def wake_all(loop: asyncio.AbstractEventLoop, kept: Iterator[Promise[Any]]) -> N
     try:
         for promise in kept:
             promise.wake()
-    except BaseException:  # what asyncio lets out of the event loop, which may go on: the others are not forgotten
+    except BaseException:  # what asyncio lets out of the event loop, which may continue: the others are not forgotten
         loop.call_soon(wake_all, loop, kept)
         raise
 
@@ -360,7 +360,7 @@ class StoreQueries:
         never()
 
     async def retry(self, run_id: str) -> bool:
-        """Queue a failed run again, if it can go on."""
+        """Queue a failed run again, if it can be continued."""
         never()
 
     async def refuse_question(self, run_id: str, claim: int, refusal: QuestionAnswer) -> None:
@@ -368,7 +368,7 @@ class StoreQueries:
         never()
 
     async def callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
-        """How a callback stands that the run waits for: its time may be up."""
+        """The state of a callback that the run waits for: its time may be up."""
         never()
 
     async def reject_callback(self, run_id: str, claim: int, id_: str, value: str | None) -> bool:
@@ -376,7 +376,7 @@ class StoreQueries:
         never()
 
     async def send_signal(self, mail: Mail) -> None:
-        """Send a signal to a run, also to one that goes on as another."""
+        """Send a signal to a run, also to one that continued as another."""
 
     async def name_attributes(self, run_id: str, attributes: Sequence[Attribute]) -> None:
         """Check attributes that a run is to have, and give new names their types. InvalidInput for what is refused."""

@@ -90,7 +90,7 @@ async def replay(
     ghost: Execution, performing: Coroutine[Any, Any, Any], longest: float = _LONGEST
 ) -> BaseException | None:
     """Perform a run on its records alone; its execution remembers what it met. How the code ended: None if it returned,
-    HistoryEnded if it wants to go on beyond what is recorded, AttemptTimeout if it took too long."""
+    HistoryEnded if it calls more than is recorded, AttemptTimeout if it took too long."""
     ghost.replaying = Replaying()
     ghost.main.owner = task = asyncio.current_task()
     token = current_execution.set(ghost)
@@ -124,7 +124,7 @@ class Kind:
     applies_request_first = True
     """Whether a request made while the run was not executed is applied before its code is called."""
     called_again_by: str | None = None
-    """What calls the code once more that stands outside of its steps, if anything does."""
+    """What calls the code outside of its steps once more, if anything does."""
 
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """Call the code; what it returns."""
@@ -156,7 +156,7 @@ class Kind:
 
 
 class TaskKind(Kind):
-    """One piece of work. It is told what is asked of it, and may finish."""
+    """One piece of work. It is notified of requests, and may finish."""
 
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """Call the function of the task."""

@@ -460,7 +460,7 @@ def _spaced(number: int) -> str:
 
 
 class Failed:
-    """An error that stands among results."""
+    """An error among results."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

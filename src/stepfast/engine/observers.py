@@ -86,7 +86,7 @@ def decoded(text: str | None) -> dict[str, str]:
 
 
 class TellOfSending:
-    """Around a start or a signal: observers are told before and after, and what they send along goes with it."""
+    """Around a start or a signal: observers are called before and after, and what they add is sent with it."""
 
     __slots__ = ("_event", "_observers")
 
@@ -141,7 +141,7 @@ def child_starts(observers: Observers, execution: Execution, runs: list[NewRun])
 
 
 def goes_on_as(observers: Observers, execution: Execution, successor: NewRun) -> None:
-    """A run is about to go on as another."""
+    """A run is about to continue as another."""
     if observers.sending:
         shape = successor.shape
         event = Sending(SENT_NEXT, shape.workflow, shape.queue, successor.id, 1, execution.run_id, execution.claim)
@@ -199,7 +199,7 @@ def tell_each(logger: logging.Logger, told: str, each: Sequence[Mapping[str, str
 
 
 class OfRun:
-    """A value of a run, as the messages about it name it. If it is large, the log is told with the ids of the run."""
+    """A value of a run, as the messages about it name it. If it is large, that is logged with the ids of the run."""
 
     __slots__ = ("_execution", "_name", "_what")
 
@@ -356,7 +356,7 @@ class Observer:
         """The outcome of a remote step came, or none in time."""
 
     def releasing(self, event: RunReleasing) -> None:
-        """A run is about to leave, and may come again. What is put into ``event.trace`` is told at its next claim."""
+        """A run is about to leave, and may come again. What is put into ``event.trace`` is given to its next claim."""
 
     def suspended(self, event: RunReleased) -> None:
         """A run gave its slot back, and will come again."""
@@ -387,7 +387,7 @@ HOOKS = tuple(name for name, value in vars(Observer).items() if inspect.isfuncti
 
 
 def check_observer(observer: object) -> Observer:
-    """Refuse what could not be told anything."""
+    """Refuse what has no method of an observer."""
     if not isinstance(observer, Observer):
         what = f"the class {observer.__name__}" if isinstance(observer, type) else type(observer).__name__
         raise ConfigurationError(
@@ -446,7 +446,7 @@ class Series(dict[K, list[Any]]):
 
 class Gathered:
     """What goes as usual at one worker, in numbers. An observer that only counts takes them from here now and then, and
-    is told of everything else: an event for each of them costs three times as much."""
+    is notified of everything else: an event for each of them costs three times as much."""
 
     __slots__ = ("claims", "ends", "steps")
 
@@ -471,7 +471,7 @@ class Observers:
         self._claimed_usually: Listeners[RunClaimed] = _listeners(others, "claimed")
         self._step_completed: Listeners[StepEnded] = _listeners(others, "step_ended")
         self._completed: Listeners[RunEnded] = _listeners(others, "ended")
-        """Those that are told also where a worker gathers."""
+        """Those that are notified one by one also where a worker gathers."""
         self._failed: dict[str, tuple[float, int]] = {}
         """Of observers that raised: until when nothing is logged of them, and how often they raised in between."""
         self.started: Listeners[RunStarted] = _listeners(given, "started")

@@ -91,7 +91,7 @@ class DagKeywords(TypedDict, total=False):
 
 
 class DagPlaceKeywords(TypedDict, total=False):
-    """The options of every step of a dag, of ``@dag.step`` and ``dag.remote``: where it stands in the graph."""
+    """The options of every step of a dag, of ``@dag.step`` and ``dag.remote``: its place in the graph."""
 
     after: After
     """The steps it comes after: their names, or their functions."""
@@ -203,7 +203,7 @@ class ScheduleKeywords(ChildKeywords, total=False):
     missed: Missed
     """What becomes of ticks that no worker was there for."""
     overlap: Overlap
-    """What becomes of a tick while the run of the one before goes on."""
+    """What becomes of a tick while the run of the one before has not ended."""
     jitter: Seconds
     """The run of a tick is put off by some time up to this, which is the same whichever worker starts it."""
 

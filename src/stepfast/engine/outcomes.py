@@ -69,7 +69,7 @@ def skipped(run: Execution) -> Transition:
 
 
 def continued(run: Execution, successor: NewRun) -> Transition:
-    """The run ends, and goes on as another."""
+    """The run ends, and continues as another."""
     return Transition(
         run.run_id,
         run.claim,

@@ -69,7 +69,7 @@ class RemoteCall(DurableCall[T]):
     def __init__(self, execution: Execution, cursor: Cursor, order: Order, where: str, kind: str = REMOTE) -> None:
         self._order = order
         self.group: object | None = None
-        """Set where several have to end before the code goes on."""
+        """Set where several have to end before the code continues."""
         super().__init__(execution, cursor, kind, order.name, where)
 
     async def _go(self) -> T:
@@ -151,7 +151,7 @@ class RemoteCall(DurableCall[T]):
         """The record of an outcome. One that does not fit what was asked for is a failure."""
         execution, (outcome, attempts, sent_at) = self._execution, read_label(mail.name)
         payloads = execution.recorder.payloads
-        if attempts > 1:  # as with any step, the time of the last try is told; the others are in the log
+        if attempts > 1:  # as with any step, the time of the last try is recorded; the others are in the log
             self._began = execution.clock.now() - max(0, execution.database_now() - sent_at) / 1000
         if outcome != status.COMPLETED:
             return self._failed(payloads.take_over(mail.error or error_text("nothing is known of its error")), attempts)
@@ -300,7 +300,7 @@ def served_elsewhere(
     """A step by the name of its handler; ``given(ctx)`` makes its input, which otherwise is the input of the run and
     the outputs of the steps before it."""
     make = _usual(tuple(before)) if given is None else given
-    remote_order(name, None, options, max_name, "dag.remote")  # what is wrong with it is told now
+    remote_order(name, None, options, max_name, "dag.remote")  # errors in it are raised now
     if compensate is not None and not isinstance(compensate, str):
         raise ConfigurationError(f"compensate must be the name of a remote step here, not {compensate!r}")
     undo = None if compensate is None else remote_undo(compensate, options, of_dag_step(make), max_name)

@@ -143,7 +143,7 @@ class ContextLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class RunLogHandler(logging.Handler):
-    """Keeps what any logger of the process is told by the code of a run whose application keeps its lines."""
+    """Keeps what the code of a run logs by any logger of the process, if its application keeps such lines."""
 
     def __init__(self) -> None:
         super().__init__()

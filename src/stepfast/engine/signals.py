@@ -1,7 +1,7 @@
 """Waiting for a signal: kept if sent before, first in first out per name, taken and recorded in one transaction.
 
 A value of another type is refused where it is sent, if the run is known to wait for something else; where it is met, it
-is left in the mailbox, and told.
+is left in the mailbox, and reported.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class RunStreams:
         self._full: set[str] = set()
         """Streams that had no room for an item."""
         self._untold: set[str] = set()
-        """Those among them of which the code has not been told."""
+        """Those among them that were not reported to the code."""
 
     def count(self, stream: str, source: str) -> int:
         """Count an item of workflow code: its number among those of its source, from 0."""
@@ -123,7 +123,7 @@ class RunStreams:
             await self.flush()
 
     def had_no_room(self, stream: str) -> None:
-        """Note that an item was left out because its stream is full: the next step that ends is told so."""
+        """Note that an item was left out because its stream is full: the next step that ends raises it."""
         self._full.add(stream)
         self._untold.add(stream)
 

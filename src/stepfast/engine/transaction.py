@@ -77,7 +77,7 @@ class TransactionCall(StepCall[T]):
 
     async def _decide(self) -> StepRecord:
         """Record that it was given up, and read what is on record then. An outcome is final, and the two cannot pass
-        each other: once this entry is committed, either it stands there, or what the transaction committed before."""
+        each other: once this entry is committed, either it is on record, or what the transaction committed before."""
         execution, entry = self._execution, self._given_up()
         now = await execution.journal(entry)
         found = await execution.recorder.queries.outcome_at(execution, (self.branch, self.position))

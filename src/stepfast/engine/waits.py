@@ -44,7 +44,7 @@ class RunMailbox:
         """Remote steps that can still end, once a call has requested them."""
         self._seen: set[str] = set()
         self._there: set[str] = set()
-        """What was brought and may still lie in the mailbox: it need not be brought again."""
+        """What was read and may still be in the mailbox: it need not be read again."""
         self._names: dict[str, bool] = {}
         """Names of signals that looks ask for, and whether all there were at the last look have been brought."""
         self._wanted: Counter[str] = Counter()
@@ -124,7 +124,7 @@ class RunMailbox:
         for waiter, refused in waiting.items():
             if not waiter.done() and mail.id not in refused:
                 waiter.set_result(mail)
-                del waiting[waiter]  # before its task goes on: many signals may come at once
+                del waiting[waiter]  # before its task continues: many signals may come at once
                 return True
         return False
 
@@ -141,7 +141,7 @@ class RunMailbox:
         return mail
 
     def gone(self, mail_ids: list[str]) -> None:
-        """Mail was taken, and lies in the mailbox no longer."""
+        """A message was taken, and is no longer in the mailbox."""
         self._there.difference_update(mail_ids)
 
     def forget(self, mail_id: str) -> None:
@@ -224,7 +224,7 @@ class MailboxReader:
         await self.look()
 
     def watch(self) -> None:
-        """From now on be told when there may be something new."""
+        """From now on be notified when there may be something new."""
         self._recorder.watch(self)
 
     async def _look_once(self) -> None:
@@ -293,7 +293,7 @@ class Wait(NamedTuple):
     what: str
     mail: bool
     group: object | None
-    """Waits for children, or remote steps, that all have to end before the code goes on are of one group."""
+    """Waits for children, or remote steps, that all have to end before the code continues are of one group."""
     leaving: Callable[[], None] | None = None
     """Called when the run is released while it waits, to journal what the next claim has to know."""
     by_end: bool = False
@@ -446,7 +446,7 @@ class Waits:
         return waited
 
     def release_soon(self) -> None:
-        """Release the run if it is still at rest when its code has had a chance to go on: a step that just ended may be
+        """Release the run if it is still at rest after its code had a chance to continue: a step that just ended may be
         followed by another."""
         if self._open:
             self._clock.after(CHANCE, self._release_after, TURNS)
@@ -491,7 +491,7 @@ class Waits:
         if execution.busy or execution.holding or not self._open or execution.closed is not None:
             return
         if any(future.done() for future in self._open):
-            return  # what it waited for has come, in this very turn of the loop: it is about to go on
+            return  # what it waited for has come, in this very turn of the loop: it is about to continue
         due_at = self._earliest()
         if due_at is not None and due_at <= execution.database_now():
             return  # the same for a time. Released, it would be due at once, be claimed, and be released again
@@ -511,7 +511,7 @@ class Waits:
         return min((wait.due_at for wait in self._open.values() if wait.due_at is not None), default=None)
 
     def _what(self) -> str:
-        """What people are told it waits for: a check, which can be hurried; else everything, what others can do
+        """What it is shown to wait for: a check, which can be hurried; else everything, what others can do
         something about first, then by the time that it is due."""
         waits = self._open.values()
         if any(wait.what == status.WAITING_CHECK for wait in waits):

@@ -1,4 +1,4 @@
-"""Registered code: tasks and workflows, and what the database is told of them."""
+"""Registered code: tasks and workflows, and what is stored of them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Workflow(Generic[I, O]):
         return self.options.queue or self.name
 
     def definition(self) -> Definition:
-        """What the database is told."""
+        """What is stored of it."""
         options = {
             "max_attempts": self.options.max_attempts,
             "timeout": self.options.timeout,

@@ -82,7 +82,7 @@ def given_back_again(run_id: str, claim: int, seq: int, before: int) -> ValueSet
 
 
 class Divergence:
-    """Decides who goes on with a run that our code does not fit."""
+    """Decides which worker continues a run that our code does not fit."""
 
     def __init__(self, context: WorkerContext, queries: StoreQueries, journal: Journal) -> None:
         self._logger = context.logger

@@ -86,7 +86,7 @@ class Claimer:
     # -- rung by others ----------------------------------------------------------------------------------------
 
     def woken(self, lanes: Iterable[Lane]) -> None:
-        """Something was just made ready: it stands behind the mark."""
+        """Something was just made ready: its place is behind the mark."""
         for lane in lanes:
             if lane.queue in self.gated:
                 continue  # the next tick tells when that is over
@@ -97,7 +97,7 @@ class Claimer:
                 self._bell.set()
 
     def found(self, lanes: Iterable[Lane], suspects: bool = False) -> None:
-        """The sweeper saw ready runs in these lanes, wherever they stand: look from the beginning."""
+        """The sweeper saw ready runs in these lanes, at any place: query from the beginning."""
         for lane in lanes:
             if self._me.serves(lane):
                 self._active[lane] = self._rung[lane] = 0
@@ -235,7 +235,7 @@ class Claimer:
         """Move the marks; drop lanes that have run dry."""
         for run in runs:
             lane = Lane(run.queue, run.workflow, run.priority)
-            # Where it stands may be ahead of the clock, if that has stepped back since.
+            # Its place may be ahead of the clock, if that has stepped back since.
             mark = min(run.place, run.now_ms * 1000) - MARK_SLACK
             if mark > self._marks.get(lane, 0):
                 self._marks[lane] = mark
@@ -340,7 +340,7 @@ class LimitedClaimer:
                 self._ask_at(known, max(self._clock.now(), known.tried_at + self._context.settings.min_poll_interval))
 
     def found(self, lanes: Iterable[Lane], suspects: Iterable[str]) -> None:
-        """The sweeper saw ready runs here, wherever they stand. Other workers may have given back what limits count."""
+        """The sweeper saw ready runs here, at any place. Other workers may have given back what limits count."""
         now, settings = self._clock.now(), self._context.settings
         pause, self._hurry = settings.min_poll_interval if self._hurry else settings.poll_interval, False
         for lane in lanes:
@@ -494,7 +494,7 @@ class LimitedClaimer:
         known.seen |= done.seen
         for run in done.runs:
             lane = Lane(run.queue, run.workflow, run.priority)
-            if run.claim == 1 and lane in known.lanes:  # what goes on may have been taken before its turn
+            if run.claim == 1 and lane in known.lanes:  # what continues may have been taken before its turn
                 known.lanes[lane] = max(known.lanes[lane], min(run.place, run.now_ms * 1000) - MARK_SLACK)
         if done.again or len(done.runs) == free:
             known.due_at = now

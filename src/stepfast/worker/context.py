@@ -22,7 +22,7 @@ from .threads import Clockwork
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/time")
-"""Which processes are counted together, and by which clock their beginnings are told."""
+"""Which processes are counted together, and by which clock their beginnings are given."""
 _GONE = "ZX"
 """States of a process that has ended, though its parent has not collected its exit code yet."""
 
@@ -87,7 +87,7 @@ def _has_threads(pid: int) -> bool:
 
 
 class Identity:
-    """The id changes when the worker was declared dead and goes on; what it takes does not."""
+    """The id changes when the worker was declared dead and continues; what it takes does not."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Identity:
         self.clock = clock
         self.id = clock.new_id()
         self.registered = True
-        """Whether the database has been told of the id. The first one is registered before anything else begins."""
+        """Whether the id is registered in the database. The first one is registered before anything else begins."""
         self.workflows = dict(workflows)
         """The code that is here, steps of dags among it, by name."""
         self.versions = {name: workflow.version for name, workflow in workflows.items()}
@@ -132,7 +132,7 @@ class Identity:
         return [name for name in self.declared() if name in own]
 
     def info(self, settings: Settings) -> WorkerInfo:
-        """What the database is told."""
+        """What is stored of it."""
         return WorkerInfo(
             self.id,
             socket.gethostname(),

@@ -41,7 +41,7 @@ class Site(NamedTuple):
 
 
 class LoopWatch:
-    """Looked after by the thread of the heartbeat; told by the event loop that it moves."""
+    """Looked after by the thread of the heartbeat; the event loop reports that it moves."""
 
     def __init__(self, context: WorkerContext, loop_thread: int) -> None:
         self._after = context.settings.blocked_after
@@ -264,7 +264,7 @@ class Heartbeat:
             if self._clock.now() - self._last > self._lease:
                 self.unbroken_since = self._clock.now()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
-            if known or answer.alive:  # else it was asked before the database had been told of the new id
+            if known or answer.alive:  # else the query was sent before the new id was registered
                 self._tell(self._answered, worker, answer, before, sent)
             return
         if self._clock.now() - self._last > self._lease:

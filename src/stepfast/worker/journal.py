@@ -381,13 +381,13 @@ class Journal:
         self._runtime.flushed([move for move in batch.transitions if move.run_id not in refused])
 
     def _hand_out(self, receipts: list[Receipt], now: int) -> None:
-        """One commit, and one turn of the event loop in which all who waited for it go on."""
+        """One commit, and one turn of the event loop in which all that waited for it continue."""
         for receipt in receipts:
             receipt.keep(now)
         self.loop.call_soon(wake_all, self.loop, iter(receipts))
 
     def disown(self) -> None:
-        """The worker goes on under a new id: what was put in under the old one is not its to write."""
+        """The worker continues under a new id: what was put in under the old one is not its to write."""
         items, self._waiting = [*self._waiting, *(item for items in self._aside.values() for item in items)], []
         self._aside.clear()
         self.left.clear()

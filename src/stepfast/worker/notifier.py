@@ -64,7 +64,7 @@ class Switchboard:
         return self._store.can_wake
 
     def stop_unless_heard(self) -> None:
-        """Stop listening to other processes if nothing here wants to be told; the next listener begins again."""
+        """Stop listening to other processes if there are no listeners here; the next one begins again."""
         if not self._listeners and self._ear is not None:
             self._ear.cancel()
             self._ear = None
@@ -86,7 +86,7 @@ class Switchboard:
         self.tell_others()
 
     def tell_others(self) -> None:
-        """Make workers of other processes tick; those here are not told."""
+        """Make workers of other processes tick; those here are not woken."""
         self._look = True
         self._send_soon()
 
@@ -106,7 +106,7 @@ class Switchboard:
         self._send_soon()
 
     def values_set(self) -> None:
-        """Values were committed: told only in this process."""
+        """Values were committed: notify readers of this process only."""
         self._heard(_STREAMED)
 
     def bulk_applied(self, outcome: BatchOutcome) -> None:
@@ -119,7 +119,7 @@ class Switchboard:
             self.tick_everywhere()
 
     async def send_all(self, patience: float) -> None:
-        """Wait until others have been told what they are to know."""
+        """Wait until pending notifications were sent."""
         if self._sender is not None:
             await self._clock.wait((self._sender,), patience)
 

@@ -118,7 +118,7 @@ class Looked(NamedTuple):
     free: list[Ended]
     """Those that are not needed any more."""
     after: str | None
-    """From where the next look goes on; None: there is nothing more."""
+    """From where the next query continues; None: there is nothing more."""
 
 
 def keep_of(settings: Settings) -> Keep:
@@ -150,7 +150,7 @@ class Remover:
         self._window = _WINDOW
         """How many runs the next question looks at."""
         self.refused: dict[str, str] = {}
-        """Runs that the database does not let go, and what it says. Workers go on without them."""
+        """Runs that the database does not let go, and what it says. Workers continue without them."""
 
     async def look(self, after: str) -> Looked:
         """A page of runs in the order of their ids."""

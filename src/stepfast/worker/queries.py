@@ -88,7 +88,7 @@ class _Awaited:
 
 
 class StoreQueries(EngineErrands):
-    """The errands of the runs of one worker, done one by one, as they are asked."""
+    """The queries of the runs of one worker, made one by one, as they are requested."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class StoreQueries(EngineErrands):
         return found
 
     async def retry(self, run_id: str) -> bool:
-        """Queue a failed run again; False if it cannot go on: it was undone, or is under way again."""
+        """Queue a failed run again; False if it cannot be continued: it was undone, or is under way again."""
         lanes = await self._patiently(lambda: self._store.retry(run_id))
         if lanes is not None:
             self._runtime.ready(lanes)
@@ -167,7 +167,7 @@ class StoreQueries(EngineErrands):
         return LeaseLost(f"run {run_id} is no longer this worker's (claim {claim})")
 
     async def callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
-        """How a callback stands that the run waits for."""
+        """The state of a callback that the run waits for."""
         row: CallbackRow | None = await self._patiently(lambda: self._store.look_at_callback(id_, claim, attempt))
         return row
 
@@ -270,7 +270,7 @@ class StoreQueries(EngineErrands):
         return page[0] if page and (page[0].branch, page[0].position) == address else None
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        return await self._context.ask(call, "errand", refusable=True)
+        return await self._context.ask(call, "query", refusable=True)
 
 
 _MARGIN = 1.0
@@ -287,7 +287,7 @@ class MailboxPoller:
         self._watched: dict[MailboxReader, None] = {}
         """Of runs in memory that wait for mail, in the order in which they asked."""
         self._news = 0.0
-        """When we were last told that there may be something new."""
+        """When the last notification of something new came."""
         self._wanted: dict[str, tuple[MailboxReader, FutureAnswer]] = {}
         """What goes into the next question, by run."""
         self._under_way: list[tuple[MailboxReader, FutureAnswer]] = []
@@ -313,7 +313,7 @@ class MailboxPoller:
         if self._news > (reader.known_until or reader.claimed_at - _MARGIN):
             reader.hear()
 
-    def told(self) -> None:
+    def notified(self) -> None:
         """There is something new in the mailbox of some run."""
         self._news = self._context.clock.now()
         self.look_again()
@@ -358,7 +358,7 @@ class MailboxPoller:
                 answer.exception()  # retrieved: some are not waited for
 
     async def close(self) -> None:
-        """Stop asking. No run waits for mail any more; what has asked for one is told that no answer comes."""
+        """Stop asking. No run waits for messages any more; requests that are open end without an answer."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SilenceTracker:
-    """What was seen of the beats of others. ``now`` is a time of our own clock that only goes on (monotonic)."""
+    """What was seen of the beats of others. ``now`` is a time of our own monotonic clock."""
 
     def __init__(self, sweep: float) -> None:
         self._sweep = sweep
@@ -148,7 +148,7 @@ Held = tuple[str, int]
 
 
 class OrphanedClaims:
-    """A run is taken for a stray when it was seen twice, because the first sight may be older than our knowledge."""
+    """A run counts as orphaned when it was seen twice, because the first query may be older than our knowledge."""
 
     def __init__(self) -> None:
         self._seen: dict[Held, int] = {}
@@ -165,8 +165,8 @@ class OrphanedClaims:
         claims, unanswered = questions.last, questions.unanswered
         seen = {each: self._seen.get(each, claims) for each in held.items() if not is_known(*each)}
         answered_below = math.inf if unanswered is None else unanswered
-        again = [stray for stray, since in seen.items() if stray in self._seen and since < answered_below]
-        self._seen = {stray: since for stray, since in seen.items() if stray not in again}
+        again = [claim for claim, since in seen.items() if claim in self._seen and since < answered_below]
+        self._seen = {claim: since for claim, since in seen.items() if claim not in again}
         return sorted(again)
 
     def forget(self) -> None:

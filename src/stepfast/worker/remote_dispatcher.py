@@ -105,7 +105,7 @@ class TransportHandle:
 
     async def find_way(self) -> DispatchRoute:
         """How remote steps go out. If that is over another database, a run need not wait until it can be reached: its
-        steps lie in the outbox until then."""
+        steps are in the outbox until then."""
         if self._joined:
             return await self.open()
         return self._way_of(self._given())

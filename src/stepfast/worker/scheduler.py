@@ -60,7 +60,7 @@ class Scheduler:
         self._bell.set()
 
     async def run(self) -> None:
-        """Start what is due until the worker stops. First the database is told that there is a worker again, unless
+        """Start what is due until the worker stops. First it is stored that there is a worker again, unless
         that was done when the schedules of its code were declared."""
         if not self._context.me.schedules:
             await self._ask(lambda: self._planning.declare(self._context.me.id))

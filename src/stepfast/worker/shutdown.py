@@ -17,7 +17,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stoppable(Protocol):
-    """What can work until it is told: a worker, or one that serves remote steps."""
+    """What works until it is stopped: a worker, or one that serves remote steps."""
 
     broken: asyncio.Event
     left: asyncio.Event
@@ -169,7 +169,7 @@ async def to_the_end(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def bounded(
     work: Coroutine[Any, Any, Any], seconds: float, what: str, logger: logging.Logger, clock: Clock
 ) -> bool:
-    """Do it if it can be done in so many seconds; whether it was. What goes wrong is told in the log and not raised."""
+    """Do it if it can be done in so many seconds; whether it was. Errors are logged and not raised."""
     task = asyncio.create_task(work)
     try:
         await clock.wait((task,), seconds)

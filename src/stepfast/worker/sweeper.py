@@ -126,7 +126,7 @@ class Sweeper:
         if tick.schedule_ms is not None and tick.schedule_ms <= 0:
             self._runtime.schedules_due()
         if await self.reaper.look():
-            self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
+            self.tick_now()  # suspects among them are in no lane: the next tick finds these
         self.ticks += 1
         return tick
 

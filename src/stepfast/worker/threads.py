@@ -24,7 +24,7 @@ _STAY_WIDE = 1.0
 _STALLED = 0.02
 """Seconds after which a backlog that does not move is taken to be blocked, however late the looks come."""
 _FEW = 8
-"""Threads that are added when the backlog stands still for the first time."""
+"""Threads that are added when the backlog does not move for the first time."""
 _QUICK_AGAIN = 64
 """After so many quick calls in a row they share few threads again."""
 
@@ -193,7 +193,7 @@ class Threads:
                 self._call_loop()
 
     def _notice(self, took: float) -> None:
-        """How long a call took while each has a thread of its own: calls that block go on having one, and many quick
+        """How long a call took while each has a thread of its own: calls that block keep one, and many quick
         ones in a row do not. (Two threads may count at once, and be one off: that is no matter.)"""
         if took >= _QUICK:
             self._quick, self._wide_until = 0, monotonic() + _STAY_WIDE

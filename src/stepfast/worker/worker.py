@@ -105,7 +105,7 @@ class WorkerRuntime:
         self._planning = planning
         self._broke = broke
         """Told of a duty that ended by an error."""
-        self._strays = OrphanedClaims()
+        self._orphaned = OrphanedClaims()
         self.chores: set[asyncio.Task[Any]] = set()
         """What is done once, beside the duties."""
         self.stopping = False
@@ -133,12 +133,12 @@ class WorkerRuntime:
         self.pruner = Pruner(context)
 
     def listen(self) -> None:
-        """From here on wake-ups and broken connections are heard of."""
+        """Subscribe to wake-ups and broken connections."""
         self._switchboard.subscribe(self._woken)
         self._context.store.breaks.subscribe(self._connection_broke)
 
     def unsubscribe(self) -> None:
-        """Nothing that comes from outside the worker is heard any more. Safe to repeat."""
+        """Unsubscribe from all that comes from outside the worker. Safe to repeat."""
         self._switchboard.unsubscribe(self._woken)
         self._context.store.breaks.unsubscribe(self._connection_broke)
 
@@ -158,7 +158,7 @@ class WorkerRuntime:
         if wakeups.anything:
             self.limited.hurry()
             self.sweeper.tick_now()
-            self.mailbox_poller.told()
+            self.mailbox_poller.notified()
             self.heartbeat.hurry()
 
     def _connection_broke(self) -> None:
@@ -255,7 +255,7 @@ class WorkerRuntime:
 
     def mail_came(self) -> None:
         """Mail was delivered to runs that workers hold: to ours, or to those of others."""
-        self.mailbox_poller.told()
+        self.mailbox_poller.notified()
         self._switchboard.tell_others()
 
     def steps_asked(self) -> None:
@@ -351,8 +351,8 @@ class WorkerRuntime:
             self.sweeper.tick_now()
 
     def vanished(self, held: Iterable[tuple[str, int]]) -> None:
-        """Less is stored of these runs than we were told. They still name us: they are made ready again, to go on from
-        what is left."""
+        """Less is stored of these runs than was acknowledged. They still name us: they are made ready again, and
+        continue with what is left."""
         held = sorted(held)
         for run_id, _ in held:
             self._context.logger.error(
@@ -362,7 +362,7 @@ class WorkerRuntime:
             self.executor.cache.drop(run_id)
         self.chore(self._give_back(held))
 
-    # -- what the courier tells ------------------------------------------------------------------------------------
+    # -- what the remote dispatcher reports ----------------------------------------------------------------------
 
     def outcomes_left(self) -> None:
         """Outcomes of remote steps are in mailboxes: they are delivered now."""
@@ -394,11 +394,11 @@ class WorkerRuntime:
         def is_known(run_id: str, claim: int) -> bool:
             return self.executor.slots.find(run_id, claim) is not None or (run_id, claim) in undecided
 
-        strays = self._strays.find(held, is_known, self.claimer.questions)
-        if strays and not self.stopping:
+        orphaned = self._orphaned.find(held, is_known, self.claimer.questions)
+        if orphaned and not self.stopping:
             told = "stored as ours, but not executed here; given back"
-            tell_each(self._context.logger, told, [{"run_id": run_id} for run_id, _ in strays])
-            self.chore(self._give_back(strays))
+            tell_each(self._context.logger, told, [{"run_id": run_id} for run_id, _ in orphaned])
+            self.chore(self._give_back(orphaned))
 
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         given = list(held)
@@ -424,7 +424,7 @@ class WorkerRuntime:
         self._broke("stepfast-heartbeat", error)
 
     def _register_as_new_worker(self) -> None:
-        """We were declared dead. Nothing we hold is ours; go on under a new id."""
+        """We were declared dead. Nothing we hold is ours; continue under a new id."""
         if self.stopping:
             return
         old = self._me.renew()
@@ -433,7 +433,7 @@ class WorkerRuntime:
         self.executor.lose_all()
         self.journal.disown()
         self.executor.cache.clear()  # what was to be written of those that it remembers is not
-        self._strays.forget()
+        self._orphaned.forget()
         self.chore(self._register_again())
 
     async def _register_again(self) -> None:
@@ -492,7 +492,7 @@ class Worker:
 
     @property
     def id(self) -> str:
-        """The id of the worker; another one, if it was declared dead and went on."""
+        """The id of the worker; another one, if it was declared dead and continued."""
         return self._context.me.id
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -505,7 +505,7 @@ class Worker:
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Leave. If a duty broke, that is what comes out of the block, whether or not the body raised; unless the body
-        was cancelled from outside, and must be told."""
+        was cancelled from outside: then it gets the cancellation."""
         body, self._body = self._body, None
         ours = body if self._body_ended and body is asyncio.current_task() else None
         if ours is not None:
