@@ -97,6 +97,7 @@ LEFT_OUT = {
     "workers", "past_workers", "tries", "claims", "progress", "queue_starts", "schedules", "remote_steps", "audit",
     "streams", "stream_sources", "stream_items", "questions", "callbacks", "event_order",
     "event_waits", "event_takes", "event_subscriptions", "event_starts",
+    "checkpoints", "checkpoint_values", "checkpoint_writes", "session_items",
 }  # fmt: skip
 """Tables that a starter has nothing to do with. A new table belongs here, or into `roles.sql`."""
 

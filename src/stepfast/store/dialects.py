@@ -64,6 +64,7 @@ TABLES = frozenset(
         "queues", "queue_starts", "schedules",
         "remote_steps", "audit", "dags_shown", "streams", "stream_sources", "stream_items",
         "questions", "questions_readable", "callbacks", "callbacks_readable",
+        "checkpoints", "checkpoint_values", "checkpoint_writes", "session_items",
         "events", "event_order", "event_waits", "event_takes", "event_subscriptions", "event_starts", "events_readable",
         "runs_readable", "claims_readable", "steps_readable",
         "activity_readable", "progress_readable", "values_readable", "workers_readable", "schedules_readable",
@@ -337,7 +338,7 @@ class Sqlite(Dialect):
         ("past_workers", "run_tags", "claims", "steps", "tries", "progress", "mailbox", "run_values", "remote_steps",
          "run_attributes", "attribute_names",
          "queues", "queue_starts", "audit", "streams", "stream_sources", "stream_items",
-         "event_waits", "event_takes", "event_subscriptions", "event_starts"),
+         "event_waits", "event_takes", "event_subscriptions", "event_starts", "session_items"),
         "WITHOUT ROWID",
     )  # fmt: skip
 
@@ -404,7 +405,10 @@ _JOINED = re.compile(r"(\{join\} \{(?!dags_shown|questions|callbacks)\w+\} (\w+)
 """A table that is joined by its key."""
 _FOUND_BY = {
     ("questions", "run_id"): "questions_run", ("callbacks", "run_id"): "callbacks_run",
-    ("event_takes", "event_id"): "event_takes_event",
+    ("event_takes", "event_id"): "event_takes_event", ("checkpoints", "thread"): "checkpoints_thread",
+    ("checkpoint_values", "thread"): "checkpoint_values_thread",
+    ("checkpoint_writes", "thread"): "checkpoint_writes_thread",
+    ("checkpoint_writes", "owner"): "checkpoint_writes_owner",
 }  # fmt: skip
 """Indexes by which rows are changed or deleted that are not found by the key of their table."""
 _BEHIND = re.compile(r"\(([\w., ]+)\) > \(([:\w, ]+)\)")

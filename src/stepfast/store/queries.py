@@ -63,6 +63,7 @@ from .answers import (
     Took,
 )
 from .attribute_queries import AttributeQueries
+from .checkpoint_queries import CheckpointQueries
 from .event_queries import EventQueries
 from .flows import (
     limits,
@@ -81,7 +82,7 @@ from .flows.starts import Debounced
 from .run_lists import EVERY, Filters, RunLists, run_row
 
 
-class Queries(AttributeQueries, EventQueries):
+class Queries(AttributeQueries, EventQueries, CheckpointQueries):
     """The part of a store that is the same on every database: it names a statement or a flow, and makes values of what
     comes back."""
 

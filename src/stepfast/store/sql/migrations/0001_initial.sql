@@ -113,7 +113,8 @@
 -- numbers are in the order in which they can be read. `event_waits` has what runs wait for, by name and key ('' without
 -- one); a run that is `armed` is woken once, by a message of the kind `event` in its mailbox, and reads then what it has
 -- not taken (`event_takes`). `event_subscriptions` are the workflows that events start, `event_starts` those starts: to be
--- made while they have a `due_at`. `trace` is what observers send along with a run, a
+-- made while they have a `due_at`. CHECKPOINTS and SESSION_ITEMS belong to no run: they are the state of graphs of LangGraph,
+-- by thread, and the conversations of agents. They stay until they are deleted. `trace` is what observers send along with a run, a
 -- signal or a remote step: JSON, an object of short texts. Null without observers.
 --
 -- LOCKS. Rows of `runs` are locked in the order of ids. Claims, flushes and sweeps skip locked rows; operators, signals
@@ -493,6 +494,59 @@ CREATE TABLE {event_starts} (
 );
 CREATE INDEX event_starts_due ON {event_starts} (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX event_starts_of ON {event_starts} (workflow, name, due_at) WHERE due_at IS NOT NULL;
+
+CREATE TABLE {checkpoints} (
+    id         uuid NOT NULL PRIMARY KEY, -- made from thread, ns and checkpoint, so that the same is put once
+    scope      uuid NOT NULL,             -- made from thread and ns
+    thread     varchar(200) NOT NULL,
+    ns         text NOT NULL,             -- of a subgraph; '' of the graph itself
+    checkpoint varchar(200) NOT NULL,     -- what the graph calls it; the later, the greater
+    parent     varchar(200),
+    run        varchar(200),              -- the run of the graph, as its metadata have it
+    versions   text NOT NULL,             -- JSON: of each channel the version that it has in checkpoint_values
+    value      text NOT NULL,             -- the rest of the checkpoint, and its metadata
+    format     smallint NOT NULL,
+    created_at bigint NOT NULL
+);
+CREATE INDEX checkpoints_scope ON {checkpoints} (scope, checkpoint);
+CREATE INDEX checkpoints_thread ON {checkpoints} (thread, checkpoint);
+CREATE INDEX checkpoints_run ON {checkpoints} (run) WHERE run IS NOT NULL;
+
+CREATE TABLE {checkpoint_values} (
+    id      uuid NOT NULL PRIMARY KEY,    -- made from the scope, channel and version
+    thread  varchar(200) NOT NULL,
+    ns      text NOT NULL,
+    channel text NOT NULL,
+    version text NOT NULL,                -- JSON
+    value   text NOT NULL,
+    format  smallint NOT NULL
+);
+CREATE INDEX checkpoint_values_thread ON {checkpoint_values} (thread);
+
+CREATE TABLE {checkpoint_writes} (
+    id      uuid NOT NULL PRIMARY KEY,    -- made from the owner, task and number
+    owner   uuid NOT NULL,                -- the id of the checkpoint, which may come later
+    thread  varchar(200) NOT NULL,
+    task    text NOT NULL,
+    path    text NOT NULL,
+    number  integer NOT NULL,             -- below 0: what a task has only once, such as its error
+    channel text NOT NULL,
+    value   text NOT NULL,
+    format  smallint NOT NULL
+);
+CREATE INDEX checkpoint_writes_owner ON {checkpoint_writes} (owner);
+CREATE INDEX checkpoint_writes_thread ON {checkpoint_writes} (thread);
+
+CREATE TABLE {session_items} (
+    session  varchar(200) NOT NULL,
+    number   bigint NOT NULL,             -- their order; the row 0 is locked by who changes the session
+    batch    uuid,                        -- what was added together, by a call or by a step of a run, is added once
+    taken_by uuid,                        -- the call or the step that has taken the item off the end
+    value    text NOT NULL,
+    format   smallint NOT NULL,
+    added_at bigint NOT NULL,
+    PRIMARY KEY (session, number)
+);
 
 CREATE TABLE {remote_steps} (
     run_id        uuid NOT NULL,

@@ -31,3 +31,7 @@ CROSS JOIN LATERAL (SELECT COALESCE(substring(s.output, '"until": *([0-9]{1,15})
                                AS ended_at) e
 WHERE s.kind = 'sleep' AND s.status = 'waiting'
   AND e.ended_at <= COALESCE((SELECT r.completed_at FROM {runs} r WHERE r.id = s.run_id), {now});
+
+-- after: checkpoints
+-- The later of two is the greater by its characters, and not by the language of the database.
+ALTER TABLE {schema}.checkpoints ALTER COLUMN checkpoint TYPE text COLLATE "C";

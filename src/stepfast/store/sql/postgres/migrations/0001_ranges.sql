@@ -85,3 +85,10 @@ ALTER TABLE {schema}.schedules ADD CONSTRAINT schedules_in_range CHECK (
     AND LEAST(every_ms, jitter_ms) >= 0 AND GREATEST(every_ms, jitter_ms) <= 100000000000000);
 ALTER TABLE {schema}.audit ADD CONSTRAINT audit_in_range CHECK (
     at BETWEEN -62135596800000 AND 253402300799999);
+ALTER TABLE {schema}.checkpoints ADD CONSTRAINT checkpoints_in_range CHECK (
+    created_at BETWEEN -62135596800000 AND 253402300799999);
+ALTER TABLE {schema}.checkpoint_writes ADD CONSTRAINT checkpoint_writes_in_range CHECK (
+    number BETWEEN -2000000000 AND 2000000000);
+ALTER TABLE {schema}.session_items ADD CONSTRAINT session_items_in_range CHECK (
+    added_at BETWEEN -62135596800000 AND 253402300799999
+    AND number BETWEEN 0 AND 253402300799999000);
