@@ -12,16 +12,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from . import Backoff, Branches, Context, ContextMisuse, NonRetryableError, current
+from . import Backoff, Branches, ConfigurationError, Context, ContextMisuse, NonRetryableError, Stepfast, current
 from . import stream as stream_of_step
+from .conversations import Conversation, delete_older
 
 try:
     import openai
     import pydantic
     from agents import Agent, Handoff, RunConfig, RunResult, RunResultStreaming, RunState
     from agents import Runner as PlainRunner
-    from agents.items import ModelResponse, TResponseStreamEvent
-    from agents.memory import Session
+    from agents.items import ModelResponse, TResponseInputItem, TResponseStreamEvent
+    from agents.memory import Session, SessionABC, SessionSettings
     from agents.models.interface import Model, ModelProvider
     from agents.tool import FunctionTool, Tool
     from agents.tool_context import ToolContext
@@ -31,7 +32,7 @@ except ImportError as error:
         "stepfast.openai_agents needs openai-agents 0.24 or later: pip install 'stepfast[openai-agents]'"
     ) from error
 
-__all__ = ["Runner", "wait_for_approvals"]
+__all__ = ["Runner", "StepfastSession", "wait_for_approvals"]
 
 T = TypeVar("T")
 
@@ -177,6 +178,69 @@ class _DurableServer:
         return CallToolResult.model_validate(await self._steps.tool(name, name, call))
 
 
+class StepfastSession(SessionABC):
+    """A conversation in the database of an application, for ``Runner.run(agent, text, session=…)``.
+
+    Within workflows what a run of an agent adds is added once, also if its process dies. A session stays until it is
+    cleared, or deleted by ``delete_older``. Its items pass through the codec of the application.
+    """
+
+    def __init__(
+        self, session_id: str, app: Stepfast, session_settings: SessionSettings | dict[str, Any] | None = None
+    ) -> None:
+        """Name the conversation.
+
+        Args:
+            session_id: Up to 200 characters.
+            app: Its tables are made on first use, like those of runs.
+            session_settings: The SDK's: ``limit``, how many of the last items a run of an agent gets.
+        """
+        if not isinstance(app, Stepfast):
+            raise ConfigurationError(f"StepfastSession takes an application of Stepfast, not {type(app).__name__}")
+        self._conversation = Conversation(app, session_id)
+        self.session_id = session_id
+        given = session_settings or {}
+        self.session_settings = SessionSettings(**given) if isinstance(given, dict) else given
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the items in their order; with a limit the last ones."""
+        settings = self.session_settings
+        if limit is None and settings is not None:
+            limit = settings.limit
+        return await self._conversation.items(limit)
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items to the end, in one transaction."""
+        await self._conversation.add(items)
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take the last item off."""
+        return cast("TResponseInputItem | None", await self._conversation.pop())
+
+    async def clear_session(self) -> None:
+        """Remove all items."""
+        await self._conversation.clear()
+
+    @staticmethod
+    async def delete_older(app: Stepfast, older_than: float | timedelta) -> int:
+        """Delete the sessions to which nothing was added for so long; how many."""
+        return await delete_older(app, older_than)
+
+
+class _InStep:
+    """A session of ours for the steps of a runner, which may be executed again."""
+
+    def __init__(self, session: StepfastSession) -> None:
+        self._conversation = session._conversation
+        self.get_items, self.clear_session = session.get_items, session.clear_session
+
+    async def add_items(self, items: list[Any]) -> None:
+        await self._conversation.add(items, once=True)
+
+    async def pop_item(self) -> Any:
+        return await self._conversation.pop(once=True)
+
+
 class _DurableSession:
     """A session whose reads and writes are steps: a replay neither reads what came later, nor writes again."""
 
@@ -205,7 +269,8 @@ class _DurableSession:
 
     async def _call(self, method: str, *args: Any) -> Any:
         name = f"session {method}"
-        return await self._steps.tool(name, name, lambda: getattr(self._session, method)(*args))
+        session = _InStep(self._session) if isinstance(self._session, StepfastSession) else self._session
+        return await self._steps.tool(name, name, lambda: getattr(session, method)(*args))
 
 
 def _durable_agent(agent: Agent[Any], steps: _Steps, known: dict[int, Agent[Any]]) -> Agent[Any]:
