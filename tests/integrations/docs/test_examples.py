@@ -15,6 +15,11 @@ from tests.support import nursery
 pytestmark = pytest.mark.empty
 
 PROMISED = {
+    "langgraph_agent.py": [
+        r"killed in the middle of a node",
+        r"Oslo 4, Rome 21: sent",
+        r"planned 1 time, Oslo 1, Rome 2",
+    ],
     "pydantic_agent.py": [r"killed in the middle of a tool call", r"asked the model 2 times", r"Oslo 4, Rome 21"],
 }
 """Program → patterns that its output contains."""

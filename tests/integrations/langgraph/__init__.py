@@ -1,0 +1,1 @@
+"""LangGraph: the checkpointer, and graphs within workflows."""
