@@ -19,7 +19,7 @@ from stepfast.store.postgres import PostgresStore
 from stepfast.store.postgres.connections import Connector
 from tests.support.postgres import PostgresServer
 
-FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
+FINISHED, READY, SLEEPING, RUNNING = 36_000, 5_000, 5_000, 300
 DAGS, STEPS, WIDE = 500, 6, 2_000
 UNDELIVERED = 3_000
 STARTS = 10_000
