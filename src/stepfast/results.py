@@ -59,14 +59,16 @@ class Poller:
         self._fail(None)
         return [] if self._task is None else [self._task]
 
-    def _start(self) -> None:
-        """Poll at once, and from now on."""
+    def _start(self, look: bool = True) -> None:
+        """Poll from now on, and ``look`` at once."""
         if self._task is None or self._task.done():
             self._switchboard.unsubscribe(self._woken)
             self._switchboard.subscribe(self._woken)
             self._task = asyncio.create_task(self._poll(), name=f"stepfast-{self._name.split()[-1]}")
             self._task.add_done_callback(self._stopped)
-        self._look.set()
+            look = True
+        if look:
+            self._look.set()
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """Fail all waits if the task ended by an error or a cancellation. If it ended for lack of waits, a newer wait
@@ -203,7 +205,7 @@ class Watcher(Poller):
         self._waiting: dict[str, set[asyncio.Future[Outcome]]] = {}
         self._gone_at: dict[str, float] = {}
         """When to check whether a run exists."""
-        switchboard.outcomes = self._ended_here
+        switchboard.outcomes.append(self._ended_here)
 
     async def wait(self, run_id: str, timeout: float | None) -> Outcome | None:
         """Return how the run ended; None after the timeout, which is measured in real time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -14,6 +14,7 @@ from .engine.host import Clock
 from .errors import AppClosed, InvalidInput, RunNotFound
 from .model.names import LOGS, OWN_STREAMS
 from .model.payload import Payloads
+from .model.records import Transition
 from .model.stored import moment
 from .results import Poller
 from .settings import Settings
@@ -28,6 +29,8 @@ V = TypeVar("V")
 
 _PAGE = 200
 """Items that a reader gets at once."""
+_REMEMBERED = 1000
+"""Streams of which it is remembered how far they were read, besides those that are read now."""
 _LINES = 1000
 """Lines of a log that are read at once."""
 _OFFSET = re.compile(r"(\d{5})\.(\d{10})")
@@ -84,86 +87,114 @@ class StreamPoller(Poller):
         self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
     ) -> None:
         super().__init__(store, settings, logger, switchboard, clock)
-        self._waiting: dict[_Place, asyncio.Future[StreamPage]] = {}
-        self._readers: dict[_Place, int] = {}
-        self._new: set[str] = set()
-        """Runs of which is not known yet whether they have ended."""
-        self._ends = False
-        """Whether runs may have ended."""
+        self._waiting: dict[_Place, set[asyncio.Future[StreamPage]]] = {}
+        self._news = 0
+        """How often items may have come."""
+        self._ends = 0
+        """How often runs may have ended."""
+        self._known: dict[tuple[str, str], tuple[int, int]] = {}
+        """Streams that were read to their end: up to which item, and how much news there had been by then."""
+        self._live: dict[str, int] = {}
+        """Runs that had not ended when so many may have."""
+        self._checking: set[str] = set()
+        """Runs that are being asked for, and have not ended in this process since."""
+        switchboard.outcomes.append(self._ended_here)
 
     async def page(self, place: _Place, timeout: float | None) -> StreamPage | None:
         """The next items at a place, or the end; None if there is neither within the timeout."""
         if self._over:
             raise _closed()
-        future = self._waiting.get(place)
-        if future is None:
-            future = self._waiting[place] = asyncio.get_running_loop().create_future()
-            self._new.add(place.run_id)
-        self._readers[place] = self._readers.get(place, 0) + 1
-        self._start()
+        future: asyncio.Future[StreamPage] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(place, set()).add(future)
+        if self._task is None or self._task.done():  # what was told since it ended was not heard
+            self._news, self._ends = self._news + 1, self._ends + 1
+        self._start(look=not self._is_known(place))
         try:
+            if timeout is None:
+                return await future
             done, _ = await asyncio.wait((future,), timeout=timeout)
             return future.result() if done else None
         finally:
-            self._readers[place] -= 1
-            if not self._readers[place]:
-                del self._readers[place]
-                self._waiting.pop(place, None)
+            readers = self._waiting.get(place)
+            if readers is not None:
+                readers.discard(future)
+                if not readers:
+                    del self._waiting[place]
+
+    def _is_known(self, place: _Place) -> bool:
+        """Whether nothing can have come at a place since it was last read."""
+        known = self._known.get(place[:2])
+        return known == (place.after, self._news) and self._live.get(place.run_id) == self._ends
 
     def _waits(self) -> bool:
         return bool(self._waiting)
 
     def _fail(self, error: BaseException | None) -> None:
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(error or _closed())
-        self._waiting.clear()
+        for place in list(self._waiting):
+            for future in self._waiting.pop(place):
+                if not future.done():
+                    future.set_exception(error or _closed())
 
     def _woken(self, wakeups: Wakeups) -> None:
-        if wakeups.ended or wakeups.anything:
-            self._ends = True
         if wakeups.streams or wakeups.ended or wakeups.anything:
+            self._news += 1
             self._look.set()
+        if wakeups.ended or wakeups.anything:
+            self._ends += 1
+
+    def _ended_here(self, moves: Sequence[Transition]) -> None:
+        """Runs have ended in this process: those that are read have an end now."""
+        if self._live or self._checking:
+            for move in moves:
+                if move.run_id in self._live or move.run_id in self._checking:
+                    self._live.pop(move.run_id, None)
+                    self._checking.discard(move.run_id)
+                    self._look.set()
 
     async def _ask(self, everything: bool) -> bool:
         """Give items to readers, and the end to those for whom there is nothing more."""
-        new, ends = self._new, self._ends
-        self._new, self._ends = set(), False
-        try:
-            return await self._give_all(new, ends or everything)
-        except BaseException:
-            self._new |= new
-            self._ends |= ends
-            raise
-
-    async def _give_all(self, new: set[str], check: bool) -> bool:
-        places = list(self._waiting)
+        places, ends = list(self._waiting), self._ends
         found = await self._give(places)
         left = [place for place in places if place in self._waiting]
-        if ids := {place.run_id for place in left if check or place.run_id in new}:
-            ends = await self._store.stream_ends(sorted(ids))
-            over = [place for place in left if place.run_id in ids and (ends.get(place.run_id) or _GONE).over]
+        ids = {place.run_id for place in left if everything or self._live.get(place.run_id) != ends}
+        if ids:
+            self._checking = set(ids)
+            states = await self._store.stream_ends(sorted(ids))
+            over = [place for place in left if place.run_id in ids and (states.get(place.run_id) or _GONE).over]
             found |= await self._give(over)  # what was sent before the end
             for place in over:
-                self._resolve(place, StreamPage([], ends.get(place.run_id)))
+                self._resolve(place, StreamPage([], states.get(place.run_id)))
+            self._live |= dict.fromkeys(self._checking - {place.run_id for place in over}, ends)
+            self._checking = set()
+        self._forget()
         return found
+
+    def _forget(self) -> None:
+        """Forget streams that were read, once they are many more than those that are."""
+        if len(self._known) + len(self._live) > 2 * len(self._waiting) + _REMEMBERED:
+            kept = {place[:2] for place in self._waiting}
+            self._known = {key: known for key, known in self._known.items() if key in kept}
+            self._live = {run_id: ends for run_id, ends in self._live.items() if any(run_id == key[0] for key in kept)}
 
     async def _give(self, places: Collection[_Place]) -> bool:
         if not places:
             return False
+        news = self._news
         rows = await self._store.stream_pages(
             [(place.run_id, place.stream, place.after, place.after + _PAGE) for place in places]
         )
         for place in places:
             items = [row for row in rows.get(place[:2], ()) if place.after < row.number <= place.after + _PAGE]
+            if len(items) < _PAGE:
+                self._known[place[:2]] = (items[-1].number if items else place.after, news)
             if items:
                 self._resolve(place, StreamPage(items))
         return bool(rows)
 
     def _resolve(self, place: _Place, page: StreamPage) -> None:
-        future = self._waiting.pop(place, None)
-        if future is not None and not future.done():
-            future.set_result(page)
+        for future in self._waiting.pop(place, ()):
+            if not future.done():
+                future.set_result(page)
 
 
 _GONE = StreamEnd(True, None)

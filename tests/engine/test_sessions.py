@@ -33,7 +33,7 @@ async def test_a_handle_reads_the_last_run_of_its_chain(app: Stepfast) -> None:
         await eventually(lambda: _has(run, 3))
         await eventually(lambda: _is(run, "waiting", "running"))
         assert (await run.values(), (await run.info()).input) == ({"number": 3}, 3)
-        assert "step 3" in {each.name for each in await run.steps()}
+        await eventually(lambda: _took(run, "step 3"))
         first = await run.this.info()
         assert (first.id, first.status, first.reason) == (run.id, "completed", "continued")
         assert await run.this.get("number") == 1 and await run.this.values() == {"number": 1}
@@ -127,6 +127,10 @@ async def _is_kept(app: Stepfast, run_id: str) -> bool:
 
 async def _has(run: Any, number: int) -> bool:
     return bool(await run.get("number") == number)
+
+
+async def _took(run: Any, name: str) -> bool:
+    return name in {each.name for each in await run.steps()}
 
 
 async def _is(run: Any, *statuses: str) -> bool:

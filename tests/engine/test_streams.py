@@ -29,7 +29,7 @@ from stepfast.testing import crash_everywhere
 from tests.engine.conftest import ON_BOTH, MakeApp, with_settings
 from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, finished, interrupt
-from tests.worker.spying import wrap
+from tests.worker.spying import Counted, only_postgres, wrap
 
 LONGEST = 20.0
 """Seconds without an item after which a test gives up."""
@@ -424,6 +424,31 @@ async def test_readers_of_one_stream_share_the_query(app: Stepfast) -> None:
         gate.open()
         assert {item.value for item in await asyncio.gather(*second)} == {2}
     assert asked < 100
+
+
+@only_postgres
+@with_settings(poll_interval=60)
+async def test_a_reader_asks_once_for_each_item_and_hears_of_the_end(app: Stepfast) -> None:
+    """One that has all that is there waits for news, and does not ask again; also of the end it is told at once."""
+    gates = [Gate() for _ in range(9)]
+
+    @app.workflow
+    async def talk(ctx: Context) -> None:
+        for number, gate in enumerate(gates):
+            ctx.stream("s").send(number)
+            await ctx.step(f"after {number}", gate.passing)
+
+    async with app.worker():
+        store = await app.store()
+        pages, ends = Counted(store, "stream_pages"), Counted(store, "stream_ends")
+        reader = (await app.start(talk)).stream("s", timeout=LONGEST)
+        for number, gate in enumerate(gates):
+            assert (await anext(reader)).value == number
+            await gate.reached()
+            gate.open()
+        assert await anext(reader, None) is None
+    assert len(pages) <= 2 * len(gates) + 6, "one for the item, and one for the record after it at most"
+    assert len(ends) <= 4, ends.calls
 
 
 async def test_a_reader_comes_to_the_end_while_other_streams_are_busy(app: Stepfast) -> None:

@@ -44,7 +44,7 @@ class Switchboard:
         self._sender: asyncio.Task[None] | None = None
         self._ear: asyncio.Task[None] | None = None
         self._over = False
-        self.outcomes: Callable[[Sequence[Transition]], None] | None = None
+        self.outcomes: list[Callable[[Sequence[Transition]], None]] = []
         """Called with the ends of runs of this process, so that waiting callers here need not query the database."""
 
     def subscribe(self, listener: Listener) -> None:
@@ -93,9 +93,10 @@ class Switchboard:
     def ended(self, moves: Sequence[Transition] = ()) -> None:
         """Runs have ended; how, where it is known here."""
         self._ended = True
-        if self.outcomes is not None and moves:
-            self.outcomes(moves)
-        elif not moves:
+        if moves:
+            for told in self.outcomes:
+                told(moves)
+        else:
             self._heard(Wakeups(frozenset(), True))
         self._send_soon()
 
