@@ -304,6 +304,37 @@ async def test_a_chain_loses_no_event_and_takes_none_twice(app: Stepfast) -> Non
         assert await run.result(timeout=PATIENCE) == [0, 1, 2, 3]
 
 
+async def _waits_again(run: Run[Any]) -> bool:
+    return [step.status for step in await run.steps() if step.kind == "event"] == ["completed", "waiting"]
+
+
+async def test_a_chain_takes_an_event_once_by_waits_of_any_key(app: Stepfast) -> None:
+    """Also where it waits for a key first and then for any, and for what is new first and then for the rest."""
+
+    @app.workflow
+    async def chain(ctx: Context, seen: list[Any]) -> list[Any]:
+        if not seen:
+            seen.append((await ctx.wait_event("paid", key="k")).data)
+            seen.append((await ctx.wait_event("paid", since="now")).data)
+            ctx.continue_as(seen)
+        for key in (None, "k", None):
+            try:
+                seen.append((await ctx.wait_event("paid", key=key, timeout=0)).data)
+            except EventTimeout:
+                seen.append(None)
+        if len(seen) < 6:
+            ctx.continue_as(seen)
+        return seen
+
+    async with app.worker():
+        run = await app.start(chain, [])
+        await app.publish("paid", "other", key="l")
+        await app.publish("paid", "first", key="k")
+        await eventually(lambda: _waits_again(run))
+        await app.publish("paid", "new", key="k")
+        assert await run.result(timeout=PATIENCE) == ["first", "new", "other", None, None, None, None, None]
+
+
 @ON_SQLITE
 async def test_a_failed_attempt_gives_its_event_back(app: Stepfast, calls: Calls) -> None:
     """An event that was taken after the failure is forgotten with it, and taken by the next attempt."""

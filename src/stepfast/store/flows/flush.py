@@ -311,7 +311,7 @@ def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow
     yield from put_each(("inherit_mail", "inherit_signal_ids"), pairs)
     yield from put("inherit_questions", pairs)
     yield from put("inherit_waits", pairs)
-    yield from put("inherit_takes", pairs)
+    yield from put_each(("inherit_since", "inherit_takes"), pairs)
     paused = [continuation for ended, continuation in pairs if answer.asked.get(ended) == status.ASK_PAUSE]
     if paused:
         continuations, now = yield from read("lock_runs", paused)

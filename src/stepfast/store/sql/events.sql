@@ -131,21 +131,24 @@ WHERE (run_id, event_id) IN (
 );
 
 -- name: inherit_waits(u(ended uuid, successor uuid))
--- A run that goes on as another hands over since when it reads events, and how far it has come.
+-- A run that goes on as another hands over since when it reads events.
 {update event_waits w, u} SET run_id = u.successor, armed = false {from u} WHERE w.run_id = u.ended;
 
--- name: inherit_takes(u(ended uuid, successor uuid))
--- The same for what it took.
+-- name: inherit_since(u(ended uuid, successor uuid))
+-- The same where it never had to be woken.
 INSERT INTO {event_waits} (run_id, name, key, since, passed, armed)
-SELECT p.successor, p.name, p.waited, p.created_at, p.passed, false
+SELECT p.successor, p.name, p.waited, p.created_at, 0, false
 FROM (
-    SELECT u.successor, e.name, t.waited, r.created_at, max(e.number) AS passed
+    SELECT DISTINCT u.successor, e.name, t.waited, r.created_at
     FROM {rows u} {join} {runs} r ON r.id = u.ended
     {join} {event_takes} t ON t.run_id = r.id {join} {events} e ON e.id = t.event_id
-    GROUP BY u.successor, e.name, t.waited, r.created_at
 ) AS p
 WHERE true
-{upsert run_id, name, key} passed = {new.passed};
+{skip run_id, name, key};
+
+-- name: inherit_takes(u(ended uuid, successor uuid))
+-- What it has taken its successor does not take, by a wait of another key either; what it has passed over it may.
+{update event_takes t, u} SET run_id = u.successor {from u} WHERE t.run_id = u.ended;
 
 -- name: subscribe(u(name text, workflow text))
 -- What code declares that events start.
