@@ -238,7 +238,11 @@ async def tables(scene: Scene, namespace: str) -> dict[str, list[Any]]:
     """All that is stored, but for times and secrets."""
     found = {}
     for table in (*TABLES, "run_tags", "claims"):
-        if scene.store.dialect == "sqlite":
+        if scene.store.dialect == "mysql":
+            listed = "information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?"
+            found_names = await scene.rows.fetch(f"SELECT column_name FROM {listed}", f"{namespace}_{table}")
+            names = [(f"`{name}`" if name in ("key", "undo") else name,) for (name,) in found_names]
+        elif scene.store.dialect == "sqlite":
             names = await scene.rows.fetch(f"SELECT name FROM pragma_table_info('{namespace}_{table}')")
         else:
             listed = "information_schema.columns WHERE table_schema = ? AND table_name = ?"
@@ -257,7 +261,7 @@ def shown_value(name: str, value: Any) -> Any:
 ACTS = ("start", "start", "start_bounded", "tick", "claim", "claim", "flush", "flush", "send", "mail", "pause")
 
 
-@only_on("postgres", "sqlite")
+@only_on("postgres", "mariadb", "sqlite")
 @pytest.mark.parametrize("seed", range(3))
 async def test_overrides_and_defaults_come_to_the_same(worlds: Worlds, seed: int) -> None:
     story = Story(worlds, seed)

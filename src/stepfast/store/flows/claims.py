@@ -5,7 +5,7 @@ What is chosen is locked, so that it is still so when it is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -52,12 +52,14 @@ class LastTokens:
 
 def claim(
     worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: Mapping[str, str], limit: int, again: bool,
-    settings: Settings, remembered: Mapping[str, int],
+    settings: Settings, remembered: Mapping[str, int], together: bool = False,
 ) -> Flow[list[Claimed]]:  # fmt: skip
-    """Ready runs of these lanes, or (``again``) what the same token took before."""
+    """Ready runs of these lanes, or (``again``) what the same token took before. Each lane is asked for its first runs,
+    which are locked; or all ``together`` are, and only what is taken is locked."""
     taken = (yield from claimed(worker, token)) if again else []
     if not taken:
-        picked = yield from _first(lanes, versions, limit, settings.claim_bytes)
+        of_level = _first_together if together else _first_of_each
+        picked = yield from _first(of_level, lanes, versions, limit, settings.claim_bytes)
         taken = yield from _take(worker, token, picked)
     return (yield from with_history(worker, taken, remembered, settings))
 
@@ -95,21 +97,26 @@ def in_order(taken: list[Claimed]) -> list[Claimed]:
 # -- choosing ----------------------------------------------------------------------------------------------
 
 
+Marked = Iterable[tuple[Lane, int]]
+"""Lanes, each with the place from which it is read."""
+_SPARE = 4
+"""So many times as many runs are looked up as are wanted: other workers may be taking the first of them."""
+
+
 def _first(
-    lanes: Sequence[tuple[Lane, int]], versions: Mapping[str, str], limit: int, most_bytes: int
-) -> Flow[list[Pick]]:
+    of_level: Callable[[Marked, int], Flow[list[Any]]], lanes: Sequence[tuple[Lane, int]], versions: Mapping[str, str],
+    limit: int, most_bytes: int,
+) -> Flow[list[Pick]]:  # fmt: skip
     """The first runs over all lanes: by priority, then by age. No more of them than their inputs are worth taking at
     once; one is always taken."""
     picked: list[Pick] = []
     size, ordered = 0, sorted(lanes, key=lambda lane: -lane[0].priority)
     for _, level in groupby(ordered, key=lambda lane: lane[0].priority):
-        found = []
-        for (queue, workflow, priority), mark in level:
-            rows = yield from ask("ready", queue, workflow, priority, mark, limit)
-            found += [
-                (Pick(place, run_id, row, last, versions[workflow], now), size_)
-                for place, run_id, row, last, size_, now in rows
-            ]
+        rows = yield from of_level(level, limit)
+        found = [
+            (Pick(place, run_id, row, last, versions[workflow], now), size_)
+            for place, run_id, row, last, size_, now, workflow in rows
+        ]
         found.sort(key=lambda each: each[0].place)
         for pick, bytes_ in found[:limit]:
             if size >= most_bytes:
@@ -120,6 +127,20 @@ def _first(
         if limit <= 0:
             break
     return picked
+
+
+def _first_of_each(lanes: Marked, limit: int) -> Flow[list[Any]]:
+    found = []
+    for (queue, workflow, priority), mark in lanes:
+        rows = yield from ask("ready", queue, workflow, priority, mark, limit)
+        found += [(*row, workflow) for row in rows]
+    return found
+
+
+def _first_together(lanes: Marked, limit: int) -> Flow[list[Any]]:
+    rows = yield from ask("front", Rows((*lane, mark) for lane, mark in lanes), _SPARE * limit)
+    first = Rows((run_id,) for _, run_id in sorted(rows)[: _SPARE * limit])
+    return (yield from ask("ready_of", first, limit)) if first else []
 
 
 def _first_suspects(

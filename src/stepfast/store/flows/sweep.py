@@ -268,7 +268,8 @@ def _known_lanes(known: Collection[str] | None) -> Flow[list[Lane]]:
     of runs in them."""
     lanes, last = list[Lane](), _BEFORE_ALL
     while rows := (yield from ask("next_lane", *last)):
-        last = Lane(*rows[0])
-        if known is None or last.workflow in known:
-            lanes.append(last)
+        for row in rows:
+            last = Lane(*row)
+            if known is None or last.workflow in known:
+                lanes.append(last)
     return lanes

@@ -43,8 +43,13 @@ _ID, _KEY, _WORKFLOW, _UNIQUE_NAME = 0, 2, 4, -2
 """Statements that insert runs, and columns of their rows."""
 _WORDS = {"still_undelivered": 2}
 """How many columns at the beginning of a row are lists, separated by blanks."""
-_LOCKS = "FOR UPDATE"
-"""In a question that locks the rows that it brings."""
+_WAITS = "FOR UPDATE"
+"""At the end of a question that locks the rows that it brings, and waits for locks of others."""
+_AT_ONCE = (16, 4, 1)
+"""Of so many rows at once a statement is executed that has a query for each; each number is a statement to prepare."""
+_LIMITED = re.compile(r"\bLIMIT \S+$|^(?!.*ORDER BY)", re.DOTALL)
+_ALL = 2**63 - 1
+"""In a part of a UNION an order without a limit has no meaning."""
 _COUNTED = re.compile(rb"(Rows matched|Duplicates): (\d+)")
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
 _PLACE = re.compile(r"%%|%s")
@@ -102,6 +107,8 @@ class Driver:
         self._sql = statements
         self._packet = packet
         """The largest packet that the server takes, once it is known."""
+        self._joined: dict[tuple[str, int], Part] = {}
+        """Statements for several rows at once."""
         self.carrier: TransportConnection | None = None
         """The transport of remote steps, if it is in this database and open."""
 
@@ -145,13 +152,26 @@ class Driver:
         statement = self._sql[name]
         limit = "" if seconds is None else f"/*M! SET STATEMENT max_statement_time = {seconds:g} FOR */ "
         if statement.each is None:
-            return await self._rows(connection, name, arguments, limit)
-        number, found = statement.each, list[Any]()
-        for row in arguments[number]:
-            values = row if isinstance(row, (tuple, list)) else (row,)
-            given = (*arguments[:number], *values, *arguments[number + 1 :])
-            found += await self._rows(connection, name, given, limit)
+            return await self._rows(connection, name, statement.parts, arguments, limit)
+        number, found, rows = statement.each, list[Any](), arguments[statement.each]
+        for portion in _portions_of(rows):
+            values = [
+                (*arguments[:number], *(row if isinstance(row, (tuple, list)) else (row,)), *arguments[number + 1 :])
+                for row in portion
+            ]
+            parts = (self._together(name, len(portion), len(values[0])),)
+            found += await self._rows(connection, name, parts, [each for given in values for each in given], limit)
         return found
+
+    def _together(self, name: str, count: int, width: int) -> Part:
+        """The statement for so many rows of its argument at once, of ``width`` values each."""
+        if (made := self._joined.get((name, count))) is None:
+            [part] = self._sql[name].parts
+            text = part.text if _LIMITED.search(part.text) else f"{part.text} LIMIT {_ALL}"
+            text = " UNION ALL ".join([f"({text})"] * count) if count > 1 else part.text
+            order = [row * width + number for row in range(count) for number in part.order]
+            made = self._joined[name, count] = Part(text, tuple(order))
+        return made
 
     async def put(self, connection: Any, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Execute a statement for many rows; how many it wrote. So many go at once as the server takes. An INSERT that
@@ -179,9 +199,11 @@ class Driver:
         taken = {found[0] for found in await self.fetch(connection, name, wanted)} if wanted else set()
         return [row for row in rows if row[_ID] not in taken] if taken else rows
 
-    async def _rows(self, connection: Any, name: str, arguments: Sequence[Any], limit: str) -> list[Any]:
-        first, *others = self._sql[name].parts
-        locks = _LOCKS in first.text  # in one order, so that two transactions do not wait for each other
+    async def _rows(
+        self, connection: Any, name: str, parts: Sequence[Part], arguments: Sequence[Any], limit: str
+    ) -> list[Any]:
+        first, *others = parts
+        locks = first.text.endswith(_WAITS)  # in one order, so that two transactions do not wait for each other
         values = [_encode(sorted(each) if locks else each) if isinstance(each, list) else each for each in arguments]
         cursor = await _execute(connection, limit + first.text, [values[number] for number in first.order])
         if cursor.description is None:
@@ -225,6 +247,14 @@ class Driver:
             await self.carrier.dispatch(request.tasks, connection)
         else:
             await self.carrier.remove(request.results, connection)
+
+
+def _portions_of(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    done = 0
+    for most in _AT_ONCE:
+        while len(rows) - done >= most:
+            yield rows[done : done + most]
+            done += most
 
 
 def _encode(values: Sequence[Any]) -> str:

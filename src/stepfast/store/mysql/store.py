@@ -8,13 +8,24 @@ from typing import Any
 
 from ...cancellation import raise_if_cancelled, requests
 from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable
-from ...model.records import NO_DOUBTS, Answer, BeatAnswer, HasRecordCount, Held, Mail, NewRun, StepDone
+from ...model.records import (
+    NO_DOUBTS,
+    Answer,
+    BeatAnswer,
+    Claimed,
+    HasRecordCount,
+    Held,
+    Lane,
+    Mail,
+    NewRun,
+    StepDone,
+)
 from ...model.status import AT_REST, RUNNING
 from ...model.urls import DatabaseUrl
 from ...settings import Settings
-from ..answers import Check, KeysHeld, SchemaState, Transacted, TransportConnection, Wakeups
+from ..answers import NOTHING, Check, KeysHeld, SchemaState, Transacted, TransportConnection, Wakeups
 from ..dialects import MYSQL
-from ..flows import events, unique
+from ..flows import claims, events, unique
 from ..flows.base import Flow, T
 from ..flows.events import NewEvent
 from ..lock_timeout import Breaks
@@ -262,6 +273,15 @@ class MysqlStore(Store):
         return True
 
     # -- workers -----------------------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int,
+        remembered: Mapping[str, int] = NOTHING,
+    ) -> list[Claimed]:  # fmt: skip
+        """Ready runs of these lanes. All lanes are looked up together, and only what is taken is locked."""
+        again = self._last_claims.is_repeated(worker, token)
+        given = (lanes, versions, limit, again, self._settings, remembered, True)
+        return await self._on("claim", claims.claim, worker, token, *given)
 
     def pulse(self, patience: float = 10.0) -> MysqlPulse:
         """A heartbeat for a thread of its own."""

@@ -21,7 +21,8 @@ SELECT {now} AS now_ms,
 SELECT name, paused, limited FROM {queues} q WHERE paused OR limited;
 
 -- name: next_lane(queue, workflow, priority integer)
--- The lane after one: executed again and again, it skips through the index from lane to lane.
+-- The lane after one, or several of them in their order: executed again and again, it skips through the index from lane to
+-- lane.
 SELECT queue, workflow, priority FROM {runs}
 WHERE place IS NOT NULL AND losses < 2 AND (queue, workflow, priority) > (:queue, :workflow, :priority)
 ORDER BY queue, workflow, priority LIMIT 1;
