@@ -295,6 +295,10 @@ class TellWhenReady(logging.Handler):
             self._ledger.append("ready", {"pid": os.getpid()})
 
 
+_MOST_QUEUED = 400
+"""What a process that starts runs leaves queued at most: a slow machine would not be through with it in time."""
+
+
 async def _until_connected(app: Stepfast) -> None:
     """A process that comes up during an outage is started again, by whoever looks after it: here, by itself."""
     while True:
@@ -310,8 +314,17 @@ async def _start(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> No
     async with app:
         ledger.append("ready", {"pid": os.getpid()})
         while True:
-            await asyncio.gather(*(start_one(app, ledger, arguments["keys"]) for _ in range(3)))
+            if not await _is_crowded(app):
+                await asyncio.gather(*(start_one(app, ledger, arguments["keys"]) for _ in range(3)))
             await asyncio.sleep(random.random() * 0.1)
+
+
+async def _is_crowded(app: Stepfast) -> bool:
+    """Whether so much is queued that what is started now would only be left to do when the storm is over."""
+    try:
+        return await app.count(status="queued") >= _MOST_QUEUED
+    except bystanders.TROUBLE:
+        return False
 
 
 async def _send(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
