@@ -208,7 +208,7 @@ async def world_of(make_app: MakeApp, moment: float) -> AsyncIterator[World]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tree=trees, disturbed_by=disturbances)
 async def test_a_tree_comes_out_the_same_whoever_dies_when(
     make_app: MakeApp, moment: float, tree: Tree, disturbed_by: list[tuple[str, int]]

@@ -123,7 +123,8 @@ async def test_steps_after_one_and_of_a_status(app: Stepfast) -> None:
 # -- many children
 
 
-@pytest.mark.parametrize("kind", ["async", pytest.param("def", marks=ON_SQLITE)])
+@ON_SQLITE
+@pytest.mark.parametrize("kind", ["async", "def"])
 async def test_many_children_are_started_by_one_record(app: Stepfast, kind: str) -> None:
     @app.task(name="double")
     async def double(number: int) -> int:

@@ -248,7 +248,7 @@ async def test_a_transaction_is_committed_once(apps: list[Stepfast], url: str) -
     ],
 )
 @pytest.mark.timeout(120)
-@pytest.mark.enough_on("postgres", "sqlite")
+@pytest.mark.enough_on("postgres")
 async def test_all_kinds_at_once_give_the_same_results(apps: list[Stepfast], life: str) -> None:
     """Four of each, over two workers with three slots each."""
     outside = apps[2]

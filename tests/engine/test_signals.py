@@ -477,7 +477,6 @@ async def test_many_runs_are_signalled_by_one_call(app: Stepfast) -> None:
     assert [await two.result(timeout=PATIENCE), await one.result(timeout=PATIENCE)] == [[1, 2], [3, 4]]
 
 
-@ON_BOTH
 async def test_a_run_signals_another_once_whatever_crashes(app: Stepfast) -> None:
     heard = listener(app, "go", "go", name="heard")
 

@@ -23,6 +23,7 @@ def test_a_rule_that_is_taken_out_is_noticed(name: str) -> None:
     assert first_seed(name, 1, 200) is not None, f"without {name} ({mutations.what(name)}) no seed says a word"
 
 
+@pytest.mark.thorough
 def test_a_failing_seed_is_made_smaller_and_told_with_the_command_that_plays_it_again() -> None:
     threads = threading.active_count()
     with mutations.take():
