@@ -26,7 +26,7 @@ from stepfast import (
     results,
     step,
 )
-from stepfast.engine.function_spec import by_name
+from stepfast.engine.function_spec import by_name, parameter_names
 from stepfast.info import ExecutedBy
 from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, drained, eventually, failure
@@ -590,13 +590,13 @@ def test_names_are_found_for_whatever_can_be_called() -> None:
 
     def plain(a: int, /, **more: int) -> None: ...
 
-    assert by_name(Mailer().send, ("x",), {}) == {"to": "x"}
-    assert by_name(Mailer(), ("x",), {}) == {"to": "x"}
-    assert by_name(functools.partial(Mailer().send), (), {"to": "x"}) == {"to": "x"}
-    assert by_name(plain, (1,), {"b": 2}) == {"a": 1, "b": 2}
-    assert by_name(plain, (1,), {"a": 2}) == {"args": (1,), "kwargs": {"a": 2}}
-    assert by_name(plain, (1, 2), {}) == {"a": 1, "args": (2,)}
-    assert by_name(dict, (1,), {}) == {"args": (1,)}
+    assert by_name(parameter_names(Mailer().send), ("x",), {}) == {"to": "x"}
+    assert by_name(parameter_names(Mailer()), ("x",), {}) == {"to": "x"}
+    assert by_name(parameter_names(functools.partial(Mailer().send)), (), {"to": "x"}) == {"to": "x"}
+    assert by_name(parameter_names(plain), (1,), {"b": 2}) == {"a": 1, "b": 2}
+    assert by_name(parameter_names(plain), (1,), {"a": 2}) == {"args": (1,), "kwargs": {"a": 2}}
+    assert by_name(parameter_names(plain), (1, 2), {}) == {"a": 1, "args": (2,)}
+    assert by_name(parameter_names(dict), (1,), {}) == {"args": (1,)}
 
 
 # -- who executed what is known for as long as the run is kept: the worker, its host and its process

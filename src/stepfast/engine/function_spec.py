@@ -190,11 +190,13 @@ def positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def by_name(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: int = 0
+    parameters: ParameterNames, args: tuple[Any, ...], kwargs: dict[str, Any], given: int = 0
 ) -> dict[str, Any]:
     """The arguments of a call by the names of its parameters; the ``given`` first ones are not among them. What has no
     name of its own is a list under the name of ``*args``, or under ``args`` where that has none either."""
-    names, rest = _parameter_names(function)
+    names, rest = parameters
+    if not kwargs and not given and len(args) <= len(names):
+        return dict(zip(names, args, strict=False))
     named = dict(zip(names[given:], args, strict=False))
     if len(args) > len(named):
         named[rest or "args"] = args[len(named) :]
@@ -205,12 +207,12 @@ def by_name(
     return named
 
 
-_Names = tuple[tuple[str, ...], str | None]
-_names: dict[int, tuple[_Names, types.CodeType]] = {}
-"""Id of a code object → its `_parameter_names`, and the code object itself, so that its id stays its own."""
+ParameterNames = tuple[tuple[str, ...], str | None]
+_names: dict[int, tuple[ParameterNames, types.CodeType]] = {}
+"""Id of a code object → its `parameter_names`, and the code object itself, so that its id stays its own."""
 
 
-def _parameter_names(function: Callable[..., Any]) -> _Names:
+def parameter_names(function: Callable[..., Any]) -> ParameterNames:
     """The names of the parameters that are filled by position, and that of ``*args``. This is asked for each call of a
     step: of a plain function, which may be a new one each time, its code tells it at once."""
     if type(function) is types.FunctionType and "__wrapped__" not in function.__dict__:
@@ -228,7 +230,7 @@ def _parameter_names(function: Callable[..., Any]) -> _Names:
     return tuple(each.name for each in parameters if each.kind in filled), rest
 
 
-def _names_in(code: types.CodeType) -> _Names:
+def _names_in(code: types.CodeType) -> ParameterNames:
     if len(_names) > 10_000:  # code made at run time; keep it bounded
         _names.clear()
     own, count = code.co_varnames, code.co_argcount

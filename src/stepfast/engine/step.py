@@ -34,6 +34,7 @@ from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
 from .call import DurableCall
 from .function_spec import (
+    ParameterNames,
     Shape,
     by_name,
     check_function,
@@ -43,6 +44,7 @@ from .function_spec import (
     located,
     mark_async,
     name_of,
+    parameter_names,
     return_type,
     warn_if_types_are_lost,
 )
@@ -87,13 +89,20 @@ NO_OPTIONS = StepOptions()
 class Work:
     """What a step does: the function, under which name, what is known of it, and its options."""
 
-    __slots__ = ("function", "name", "options", "shape")
+    __slots__ = ("_parameters", "function", "name", "options", "shape")
 
     def __init__(self, name: str, function: Callable[..., Any], shape: Shape, options: StepOptions) -> None:
         self.name = name
         self.function = function
         self.shape = shape
         self.options = options
+        self._parameters: ParameterNames | None = None
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: int) -> dict[str, Any]:
+        """Arguments by the names of the function's parameters, of which it is given the first ones by the engine."""
+        if self._parameters is None:
+            self._parameters = parameter_names(self.function)
+        return by_name(self._parameters, args, kwargs, given)
 
 
 class Undoable(NamedTuple):
@@ -550,10 +559,13 @@ class StepCall(DurableCall[T]):
         if wanted is False or (wanted is None and not recorder.settings.record_arguments):
             return None
         if self._arguments is None and (self._args or self._kwargs):
-            named = by_name(self._work.function, self._args, self._kwargs, self._own_arguments)
+            named = self._work.arguments(self._args, self._kwargs, self._own_arguments)
             tokens = self._execution.tokens
             try:
-                self._arguments = encode_arguments(recorder.payloads, tokens, named)
+                if tokens is None:
+                    self._arguments = recorder.payloads.encode_arguments(named)
+                else:
+                    self._arguments = encode_arguments(recorder.payloads, tokens, named)
             except PayloadError:
                 encode = functools.partial(encode_arguments, recorder.payloads, tokens)
                 self._arguments = _encoded_where_json(encode, named)

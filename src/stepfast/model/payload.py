@@ -59,6 +59,7 @@ class Payloads:
         self.format = FORMAT if codec is None else FORMAT_CODEC
         self._harmless = min(settings.max_depth, settings.warn_payload, settings.max_payload)
         """JSON of this many bytes is within every limit."""
+        self._harmless_arguments = min(self._harmless, settings.argument_bytes)
 
     def encode(self, value: Any, what: object) -> str:
         """JSON text of ``value``. ``what`` names it in errors, and is only then asked for its name."""
@@ -70,8 +71,17 @@ class Payloads:
     def encode_arguments(self, value: Any, replace: Callable[[str], str] | None = None) -> str:
         """JSON text of the arguments of a call, for the activity log. Of large ones the size and a digest are kept
         (setting ``argument_bytes``). ``replace`` changes the text before it is stored."""
+        plain = type(value) is dict and _ATOMS.issuperset(map(type, value.values()))
+        if plain and replace is None and self._codec is None:
+            try:
+                raw = self._encode(value)
+            except Exception:  # refused below, with its path
+                pass
+            else:
+                if len(raw) <= self._harmless_arguments:
+                    return raw.decode()
         raw = self._to_raw(value, "arguments", self.settings.argument_bytes)
-        if type(value) is not dict or not _ATOMS.issuperset(map(type, value.values())):
+        if not plain:
             _check_json(raw, "arguments")
         return self._wrap(raw if replace is None else replace(raw.decode()).encode())
 
@@ -81,10 +91,17 @@ class Payloads:
 
     def round_trip(self, value: Any, type_: Any, what: object) -> tuple[str, Any]:
         """The stored text, and the value as it will be read back: what a caller gets live and replayed."""
-        raw = self._to_raw(value, what)
         kind = type(value)
         if kind in _ATOMS and (type_ is Any or type_ is kind):
-            return raw.decode() if self._codec is None else self._wrap(raw), value
+            try:
+                raw = self._encode(value)
+            except Exception:  # refused below, with its path
+                pass
+            else:
+                if len(raw) <= self._harmless and self._codec is None:
+                    return raw.decode(), value
+            return self._wrap(self._to_raw(value, what)), value
+        raw = self._to_raw(value, what)
         try:
             read = self._decoder(type_)(raw)
         except msgspec.ValidationError as error:
