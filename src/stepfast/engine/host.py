@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import Context, ContextVar, copy_context
 from random import Random
@@ -235,18 +235,19 @@ class Promise(Generic[T]):
     __slots__ = ("_asyncio_future_blocking", "_context", "_done", "_error", "_loop", "_others", "_value", "_waiter")
 
     _value: T
+    _context: Context
+    """The context in which the first waiter is. A run and the context of its task know each other: once woken, this is
+    let go, or only the garbage collector could free them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        """The event loop of those who wait. A task asks for it by this name, because there is no ``get_loop``."""
         self._asyncio_future_blocking = False
         """By this a task knows that it may wait for us, and that one does."""
         self._done = False
         self._error: BaseException | None = None
         self._waiter: Callable[[Any], object] | None = None
         """What the first who waits is woken by."""
-        self._context: Context | None = None
-        """The context in which it is. A run and the context of its task know each other: once woken, this is let go, or
-        only the garbage collector could free them."""
         self._others: list[tuple[Callable[[Any], object], Context]] | None = None
 
     # -- for those who wait ------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ class Promise(Generic[T]):
         if not self._done:
             self._asyncio_future_blocking = True
             yield self  # if it fails, its task raises the error here
-        return self.result()
+        return self._value if self._error is None and self._done else self.result()
 
     def done(self) -> bool:
         """Whether the result has come, or an error."""
@@ -267,11 +268,9 @@ class Promise(Generic[T]):
 
     def result(self) -> T:
         """What has come; raises what it failed by."""
-        if self._error is not None:
-            raise self._error
-        if not self._done:
-            raise asyncio.InvalidStateError("nothing has come yet")
-        return self._value
+        if self._done and self._error is None:
+            return self._value
+        raise self._error or asyncio.InvalidStateError("nothing has come yet")
 
     def exception(self) -> BaseException | None:
         """What it failed by, if it did."""
@@ -283,10 +282,6 @@ class Promise(Generic[T]):
             return False
         self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
         return True
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of those who wait."""
-        return self._loop
 
     def add_done_callback(self, function: Callable[[Any], object], *, context: Context | None = None) -> None:
         """Call a function in the event loop when it has come."""
@@ -304,7 +299,8 @@ class Promise(Generic[T]):
         self._others = [other for other in others if other[0] != function]
         removed = len(others) - len(self._others)
         if self._waiter == function:
-            self._waiter = self._context = None
+            self._waiter = None
+            del self._context
             removed += 1
         return removed
 
@@ -324,19 +320,33 @@ class Promise(Generic[T]):
 
     def wake(self) -> None:
         """Wake who waits. Only a turn of the event loop may call this, never a task: tasks continue within it."""
-        waiter, context, others = self._waiter, self._context, self._others
-        self._waiter = self._context = self._others = None
+        waiter, others = self._waiter, self._others
+        self._waiter = self._others = None
         for function, theirs in others or ():
             self._loop.call_soon(function, self, context=theirs)
-        if waiter is not None and context is not None:
+        if waiter is not None:
+            context = self._context
+            del self._context
             context.run(waiter, self)
+
+
+def keep_all(promises: Iterable[Promise[T]], value: T) -> None:
+    """Set the value of all of these, as ``keep`` does it."""
+    for promise in promises:
+        if not promise._done:
+            promise._done, promise._value = True, value
 
 
 def wake_all(loop: asyncio.AbstractEventLoop, kept: Iterator[Promise[Any]]) -> None:
     """Wake all who wait for these, in one turn of the event loop."""
     try:
         for promise in kept:
-            promise.wake()
+            if promise._others is not None:
+                promise.wake()
+            elif (waiter := promise._waiter) is not None:  # as it does, without a call for each
+                context, promise._waiter = promise._context, None
+                del promise._context
+                context.run(waiter, promise)
     except BaseException:  # what asyncio lets out of the event loop, which may continue: the others are not forgotten
         loop.call_soon(wake_all, loop, kept)
         raise

@@ -686,14 +686,6 @@ class Batch(Struct, gc=False):
         part.claims = {entry.run_id: entry.claim for entry in part.entries()}
         return part
 
-    def clear(self) -> None:
-        """Take everything out of the batch."""
-        self.claims.clear()
-        for part in (
-            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams, self.waits
-        ):  # fmt: skip
-            part.clear()
-
 
 class FlushAnswer(Struct, gc=False):
     """What the database said to a flush."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ..engine.host import Clock, Promise, wake_all
+from ..engine.host import Clock, Promise, keep_all, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, StepfastError, sentence
 from ..model.events import JournalFlushed
 from ..model.records import (
@@ -135,7 +136,8 @@ class Journal:
 
     def record(self, entry: Entry) -> Receipt:
         """Put an entry in; the receipt comes with its commit."""
-        receipt = Receipt(self.loop)
+        receipt = Receipt.__new__(Receipt)  # half of the time of Receipt(…): there is one for each step
+        Receipt.__init__(receipt, self.loop)
         if self._over:
             _refuse((entry, receipt))
             return receipt
@@ -272,20 +274,25 @@ class Journal:
         """Put the entries where they belong in the batch, and leave for the next one what would make it too large; one
         entry always goes. Two claims of one run never share a batch: a late word of the older attempt must not slip
         through the fence of the newer."""
-        claims, steps = batch.claims, batch.steps
-        size, most = 0, self._settings.flush_bytes
-        for index, (entry, _) in enumerate(items):
-            size += len(entry.output or "") + len(entry.arguments or "") if type(entry) is StepDone else _size(entry)
-            if size > most and index > 0:
-                self._waiting = items[index:] + self._waiting
-                return items[:index]
-            if claims.setdefault(entry.run_id, entry.claim) != entry.claim:
-                batch.clear()
-                return self._sort(_newest(items), batch)
-            if type(entry) is StepDone:
-                steps.append(entry)
-            else:
-                batch.add(entry)
+        entries = [entry for entry, _ in items]
+        steps = [entry for entry in entries if type(entry) is StepDone]
+        others = [entry for entry in entries if type(entry) is not StepDone]
+        size = sum(map(len, filter(None, map(_OUTPUT, steps)))) + sum(map(len, filter(None, map(_ARGUMENTS, steps))))
+        if size + sum(map(_size, others)) > (most := self._settings.flush_bytes) and len(items) > 1:
+            room = most - _size(entries[0])
+            fits = 1
+            while room >= (size := _size(entries[fits])):
+                room -= size
+                fits += 1
+            self._waiting = items[fits:] + self._waiting
+            return self._sort(items[:fits], batch)
+        claims = [*map(_CLAIM, steps), *[(entry.run_id, entry.claim) for entry in others]]
+        batch.claims = dict(claims)
+        if len(batch.claims) < len(set(claims)):
+            return self._sort(_newest(items), batch)
+        batch.steps = steps
+        for entry in others:
+            batch.add(entry)
         return items
 
     async def _write(self, worker: str, batch: Batch) -> FlushAnswer:
@@ -382,8 +389,7 @@ class Journal:
 
     def _hand_out(self, receipts: list[Receipt], now: int) -> None:
         """One commit, and one turn of the event loop in which all that waited for it continue."""
-        for receipt in receipts:
-            receipt.keep(now)
+        keep_all(receipts, now)
         self.loop.call_soon(wake_all, self.loop, iter(receipts))
 
     def disown(self) -> None:
@@ -430,8 +436,14 @@ def _bar(item: Item) -> None:
         receipt.fail(AttemptEnded(f"run {entry.run_id} is being cancelled"))
 
 
+_CLAIM = itemgetter(StepDone._fields.index("run_id"), StepDone._fields.index("claim"))
+_OUTPUT, _ARGUMENTS = (itemgetter(StepDone._fields.index(name)) for name in ("output", "arguments"))
+
+
 def _size(entry: Entry) -> int:
     """About how many bytes an entry brings along."""
+    if isinstance(entry, StepDone):
+        return len(entry.output or "") + len(entry.arguments or "")
     if isinstance(entry, Transition):
         return len(entry.output or "") + len(entry.error or "")
     if isinstance(entry, StepRunning):
