@@ -49,29 +49,35 @@ class Stage(Enum):
 class Execution:
     """What a context works on. Created at each claim; closed once and for ever when the run leaves."""
 
-    # What most runs never change is said here, for all, and what few need is made when it is needed: an object with
-    # more than thirty attributes of its own costs several times as much, and each set brings the collector nearer.
-    closed: BaseException | None = None
+    # What each step reads has a slot of its own: a value that is said for the class is found in several times the time.
+    # What few runs change is said for the class, and what few need is made when it is needed.
+    __slots__ = (
+        "__dict__", "_end", "_holds", "_trail", "_waits", "active", "asked", "at_work", "began", "busy", "claim",
+        "claimed", "clock", "closed", "history", "ledger", "main", "own_streams", "own_tasks", "parting", "recorder",
+        "replaying", "run_id", "seq", "taken", "task", "timer", "tokens", "unawaited", "view", "workflow",
+    )  # fmt: skip
+
+    closed: BaseException | None
     """Set when the run leaves this handler: every further call raises it again. With ``parting`` it is the one state of
     the run at this worker, as ``stage`` tells."""
-    parting: Promise[int] | None = None
+    parting: Promise[int] | None
     """The receipt for the entry that ends this claim, when that is in the journal."""
     diverged: NonDeterminismError | None = None
-    task: asyncio.Task[None] | None = None
-    timer: Timer | None = None
+    task: asyncio.Task[None] | None
+    timer: Timer | None
     """Rings when its time is up."""
-    busy = 1
+    busy: int
     """How many branches and calls are at work rather than waiting; at none, the run may be released."""
-    at_work = 0
+    at_work: int
     """How many functions of steps are being executed, or their outcomes committed."""
-    asked: str | None = None
+    asked: str | None
     """What an operator requests of the run; applied between two steps."""
     successor: NewRun | None = None
-    view: DagView | None = None
+    view: DagView | None
     """For a step of a dag run, or the run itself: what it sees of it."""
-    replaying: Replaying | None = None
+    replaying: Replaying | None
     """Set if this is only to see what is recorded: a call without a record stops its branch."""
-    own_tasks: Tasks | None = None
+    own_tasks: Tasks | None
     """The tasks that it has beside that of its handler, if it ever had any."""
     error_type: str | None = None
     """What the attempt has failed with, if it has: the class of the error."""
@@ -79,9 +85,9 @@ class Execution:
     """That entry, where there are observers: they hear of it when the run has left."""
     left_told = False
     """Whether observers were notified of how this claim ended."""
-    tokens: dict[str, str] | None = None
+    tokens: dict[str, str] | None
     """The tokens of its callbacks, and what is stored in their place."""
-    own_streams: RunStreams | None = None
+    own_streams: RunStreams | None
     """What it sends to streams, if it ever asked for one."""
     own_lines: RunLines | None = None
     """What it logs, if its lines are kept."""
@@ -89,17 +95,21 @@ class Execution:
     """Whether its code has said how far the run is."""
     has_notes = False
     """Whether the journal may still hold entries of which no call waits for the commit, but that replays rely on."""
-    _trail: AttemptHistory | None = None
     _inbox: RunMailbox | None = None
-    _waits: Waits | None = None
-    _holds: Holds | None = None
-    _end: asyncio.Future[None] | None = None
+    _trail: AttemptHistory | None
+    _waits: Waits | None
+    _holds: Holds | None
+    _end: asyncio.Future[None] | None
     """Resolved when the run leaves, if anything waits for that alone."""
 
     def __init__(self, claimed: Claimed, workflow: Workflow[Any, Any], recorder: Recorder) -> None:
         self.run_id = claimed.id
         self.claim = claimed.claim
         self.claimed = claimed
+        self.closed = self.parting = self.task = self.timer = self.asked = self.view = self.replaying = None
+        self.own_tasks = self.own_streams = self.tokens = None
+        self._trail = self._waits = self._holds = self._end = None
+        self.busy, self.at_work = 1, 0
         self.workflow = workflow
         self.recorder = recorder
         self.history = History(claimed.records)
