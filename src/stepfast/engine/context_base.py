@@ -261,7 +261,9 @@ class ContextBase:
             execution.check_caller(cursor)
             if len(target.work.name) > execution.recorder.settings.max_name:
                 check_name(target.work.name, "the name of a step", execution.recorder.settings.max_name)
-            return StepCall(execution, cursor, target.work, where, args, kwargs)
+            call: StepCall[Any] = StepCall.__new__(StepCall)  # as StepCall(…), in less time: most calls come here
+            StepCall.__init__(call, execution, cursor, target.work, where, args, kwargs)
+            return call
         work, args = self._described("ctx.step", target, args)
         self._check_undo(work, args, kwargs)
         return StepCall(execution, cursor, work, where, args, kwargs)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from asyncio import current_task
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError, RecordedError, RunSuspended
@@ -140,8 +141,8 @@ class Execution:
         """A context belongs to one task; interleaved steps of two tasks could swap results on replay."""
         if self.closed is not None:
             raise self.closed
-        here, owner, around = threading.get_ident(), cursor.owner, self.recorder
-        if owner != here and (here != around.loop_thread or asyncio.current_task(around.loop) is not owner):
+        here, owner, around = get_ident(), cursor.owner, self.recorder
+        if (here != around.loop_thread or current_task(around.loop) is not owner) and owner != here:
             raise ContextMisuse(
                 f"the context of run {self.run_id} was called from another task or thread than the one that runs the "
                 "workflow. Call ctx.step(…) in the workflow itself (its result may be awaited anywhere, also by "
@@ -292,7 +293,7 @@ class Execution:
     def knows_task(self, cursor: Cursor) -> bool:
         """Whether the current task is one of the engine's, or the one that a branch belongs to; so that the code of the
         branch is nowhere else at the same time."""
-        task = asyncio.current_task()
+        task = current_task()
         return task is cursor.owner or (self.own_tasks is not None and self.own_tasks.knows(task))
 
     def diverge(self, error: NonDeterminismError) -> None:

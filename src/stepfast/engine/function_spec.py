@@ -16,15 +16,17 @@ import typing
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from ..errors import ConfigurationError, ContextMisuse, InvalidInput
 from ..model.backoff import Again, Done
 from ..model.payload import check_type
 
 
-class Shape(NamedTuple):
+class Shape(msgspec.Struct, frozen=True):
     """What a step needs to know of a function before it calls it."""
 
     name: str
@@ -196,7 +198,7 @@ def by_name(
     name of its own is a list under the name of ``*args``, or under ``args`` where that has none either."""
     names, rest = parameters
     if not kwargs and not given and len(args) <= len(names):
-        return dict(zip(names, args, strict=False))
+        return {names[0]: args[0]} if len(args) == 1 else dict(zip(names, args, strict=False))
     named = dict(zip(names[given:], args, strict=False))
     if len(args) > len(named):
         named[rest or "args"] = args[len(named) :]

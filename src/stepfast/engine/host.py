@@ -437,11 +437,11 @@ class Recorder:
     """Where an execution runs. Made within the event loop that its code runs in."""
 
     queries = StoreQueries()
-    observers: Observers | None = None
+    observers: Observers | None
     """Who is notified of what happens to runs; None without observers."""
     run_logs: int | None = None
     """The least level of lines that are kept of what runs log; None: none are."""
-    step_observers: Observers | None = None
+    step_observers: Observers | None
     """The observers, if any of them wants to hear of each call of a step."""
     gathered: Gathered | None = None
     """What is counted here for an observer that takes it from time to time."""
@@ -451,6 +451,7 @@ class Recorder:
         self.payloads = payloads
         self.logger = logger
         self.clock = clock
+        self.observers = self.step_observers = None
         self.loop: asyncio.AbstractEventLoop
         self.loop_thread: int
         """The event loop that the code runs in, and the thread of that loop."""

@@ -244,7 +244,7 @@ class StepCall(DurableCall[T]):
         self.draws = 0
         """What the function has drawn of ``ctx.random()`` and ``ctx.uuid()`` in this try."""
         self._arguments: str | None = None
-        super().__init__(execution, cursor, self._kind, work.name, where)
+        DurableCall.__init__(self, execution, cursor, self._kind, work.name, where)  # super() takes time
 
     def __str__(self) -> str:
         return f"the result of {self.kind} {self.name!r}"

@@ -92,7 +92,7 @@ class Doubles:
         work = step._work
         other = self.other((step.name, work.shape.name), work.function)
         if other is not None and other is not work.function:
-            shape = work.shape._replace(is_async=is_async(other))
+            shape = msgspec.structs.replace(work.shape, is_async=is_async(other))
             step._work = Work(work.name, other, shape, work.options)
 
     def of_workflow(self, workflow: Workflow[Any, Any]) -> Workflow[Any, Any]:

@@ -16,9 +16,16 @@ _SEPARATOR, _NULL = "\x1f", "\x1e"
 they are looked for."""
 
 
+_DIGITS = {number: str(number) for number in range(5000)}
+"""The texts of small numbers, because most numbers in a flush are small."""
+
+
 def numbers(column: Sequence[int]) -> str:
     """A column of numbers as one text, for ``$1::text::integer[]``."""
-    return f"{{{str(list(column))[1:-1]}}}"
+    try:
+        return f"{{{','.join(map(_DIGITS.__getitem__, column))}}}"
+    except KeyError:
+        return f"{{{','.join(map(str, column))}}}"
 
 
 def ids(column: Sequence[str]) -> str:
