@@ -37,7 +37,7 @@ from ..model import status
 from ..model.backoff import default_backoff
 from ..model.names import CHECKS
 from ..model.records import RUN_ITSELF, FailedTry, StepRecord, Transition, ValueSet
-from ..model.status import DAG, DAG_STEP
+from ..model.status import DAG, DAG_STEP, TASK, WORKFLOW
 from ..settings import FORMAT
 from .context import WorkerContext
 from .dag_cache import DagCache
@@ -189,13 +189,13 @@ class Leaving:
         self.cache = HistoryCache(context.settings.history_cache)
         """Records of runs that may come back here."""
 
-    async def leave(self, execution: Execution, move: Transition) -> None:
+    def leave(self, execution: Execution, move: Transition) -> Coroutine[Any, Any, None]:
         """Journal the entry that ends this claim, wait for its commit, forget the run."""
         if execution.closed is None:
             execution.closed = OVER
             execution.close_waits()
         self._slots.give_back(execution)
-        await self._commit(execution, move)
+        return self._commit(execution, move)
 
     async def _commit(self, execution: Execution, move: Transition) -> None:
         """Journal the entry, unless that is done, and wait for its commit. Code that the handler left behind may cancel
@@ -396,30 +396,30 @@ class Attempts:
 
     # -- judge ---------------------------------------------------------------------------------------------------
 
-    async def _returned(self, execution: Execution, result: Any) -> None:
+    # What only chooses between coroutines is none itself: each that a run is in is passed through when it goes on.
+
+    def _returned(self, execution: Execution, result: Any) -> Coroutine[Any, Any, None]:
         """The handler came to its end: check that it left nothing behind, then record the result."""
         if execution.closed is not None:
-            await self._closed(execution)
-        elif execution.claimed.undoing:
-            await self._undone(execution, result)
-        elif result is SKIP and execution.claimed.dag_step is not None:
-            await self._leaving.leave(execution, outcomes.skipped(execution))
-        else:
-            await self._completed(execution, result)
+            return self._closed(execution)
+        if execution.claimed.undoing:
+            return self._undone(execution, result)
+        if result is SKIP and execution.claimed.dag_step is not None:
+            return self._leaving.leave(execution, outcomes.skipped(execution))
+        return self._completed(execution, result)
 
-    async def _completed(self, execution: Execution, result: Any) -> None:
+    def _completed(self, execution: Execution, result: Any) -> Coroutine[Any, Any, None]:
         try:
             _check_nothing_left(execution)
             output = kind_of(execution.workflow).encode_result(execution, result)
         except NonDeterminismError as error:
             execution.diverge(error)
-            await self._closed(execution)
+            return self._closed(execution)
         except StepfastError as error:
-            await self.fail(execution, error, status.REASON_CODE)
+            return self.fail(execution, error, status.REASON_CODE)
         except Exception as error:  # the application's codec; it may do better next time
-            await self.retry(execution, error, status.REASON_CODE)
-        else:
-            await self._leaving.leave(execution, outcomes.completed(execution, output, self._payloads.format))
+            return self.retry(execution, error, status.REASON_CODE)
+        return self._leaving.leave(execution, outcomes.completed(execution, output, self._payloads.format))
 
     async def _undone(self, execution: Execution, failed: list[str]) -> None:
         """Every undo was called. The run keeps the error that it had ended with, unless one of them failed."""
@@ -542,6 +542,8 @@ def _check_row(execution: Execution) -> None:
     """Refuse a row that is no run of its workflow: a hand wrote it, or a role that may insert rows. It fails by itself,
     and counts nowhere: what a step means to others is known by its dag run alone."""
     claimed, kind = execution.claimed, execution.workflow.kind
+    if claimed.dag_id is claimed.dag_step is claimed.graph is None and kind in (TASK, WORKFLOW):
+        return
     is_step = claimed.dag_id is not None and claimed.dag_step is not None
     own = execution.workflow.dag_step.name if isinstance(execution.workflow, DagStepWorkflow) else None
     fits = (claimed.dag_step, claimed.graph is not None) == (own, kind in (DAG, DAG_STEP))

@@ -233,7 +233,8 @@ class Claimer:
 
     def _learn(self, lanes: list[tuple[Lane, int]], runs: list[Claimed], limit: int) -> None:
         """Move the marks; drop lanes that have run dry."""
-        for run in runs:
+        last = {(run.queue, run.workflow, run.priority): run for run in runs}  # they come in order
+        for run in last.values():
             lane = Lane(run.queue, run.workflow, run.priority)
             # Its place may be ahead of the clock, if that has stepped back since.
             mark = min(run.place, run.now_ms * 1000) - MARK_SLACK
