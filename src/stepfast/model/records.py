@@ -662,8 +662,12 @@ class Batch(Struct, gc=False):
 
     def entries(self) -> Iterator[Entry]:
         """All entries of the batch, of all kinds."""
+        return itertools.chain(self.steps, self.others())
+
+    def others(self) -> Iterator[Entry]:
+        """All entries but the records of steps that nothing goes with."""
         return itertools.chain(
-            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.streams, self.waits
+            self.tries, self.running, self.transitions, self.joint, self.values, self.streams, self.waits
         )
 
     def part(self, belongs: Callable[[Entry], bool]) -> Batch:

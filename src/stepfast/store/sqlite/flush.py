@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -33,7 +34,9 @@ from .driver import drive
 
 _FEW = 32
 """Up to this many runs are looked up by their ids; beyond, one walk over all that the worker holds is quicker."""
-_decode_held = msgspec.json.Decoder(list[tuple[str, int, str | None]]).decode
+_decode_asked = msgspec.json.Decoder(list[tuple[str, str]]).decode
+_RUN_ID, _CLAIM = itemgetter(0), itemgetter(0, 1)
+"""Of a record of a step."""
 
 
 def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch) -> FlushAnswer:
@@ -78,21 +81,29 @@ def _fence(
 ) -> dict[str, int]:
     """Run → the claim number under which this worker holds it; and what operators ask of the runs in the batch. The
     time comes with it, because each statement may have to wait for Python's lock."""
-    ids = {entry.run_id for entry in batch.entries()}
+    ids = {*map(_RUN_ID, batch.steps), *[entry.run_id for entry in batch.others()]}
     if len(ids) <= _FEW:
         row = database.execute(sql["held_some"], (msgspec.json.encode(list(ids)).decode(), worker)).fetchone()
     else:
         row = database.execute(sql["held_all"], (worker,)).fetchone()
     answer.now_ms = answer.now_ms or row[0]
-    held = _decode_held(row[1])
-    answer.asked = {run_id: asked for run_id, _, asked in held if asked is not None and run_id in ids}
-    return {run_id: claim for run_id, claim, _ in held}
+    if row[3] != "[]":
+        answer.asked = {run_id: asked for run_id, asked in _decode_asked(row[3]) if run_id in ids}
+    if row[1] is None:
+        return {}
+    try:
+        return dict(zip(row[1].split(","), map(int, row[2].split(",")), strict=True))
+    except ValueError:  # a hand has written an id with a comma
+        held = {run_id: database.execute(sql["held_run"], (run_id, worker)).fetchone() for run_id in ids}
+        return {run_id: found[0] for run_id, found in held.items() if found is not None}
 
 
 def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> Batch:
     """The batch without what this worker may no longer write. An entry of an older claim does not pass beside one of
     the present claim; the run is lost only if it has none of these."""
-    refused = {entry.run_id for entry in batch.entries() if claims.get(entry.run_id) != entry.claim}
+    refused = {entry.run_id for entry in batch.others() if claims.get(entry.run_id) != entry.claim}
+    if not set(map(_CLAIM, batch.steps)) <= claims.items():
+        refused |= {step.run_id for step in batch.steps if claims.get(step.run_id) != step.claim}
     if not refused:
         return batch
     passed = batch.part(lambda entry: claims.get(entry.run_id) == entry.claim)

@@ -1,12 +1,16 @@
 -- The journal: what workers record of their runs, in the writer's transaction.
 
 -- name: held_all
--- The time, and what a worker holds, as one row: for the fence of the usual flush.
-SELECT {now}, json_group_array(json_array(id, claim, asked)) FROM {prefix}runs WHERE worker = ?;
+-- The time, and what a worker holds, as one row: for the fence of the usual flush. Of hundreds of runs, two lists are
+-- made and read in half the time of one in JSON.
+SELECT {now}, group_concat(id), group_concat(claim),
+       json_group_array(json_array(id, asked)) FILTER (WHERE asked IS NOT NULL)
+FROM {prefix}runs WHERE worker = ?;
 
 -- name: held_some
 -- The same of these runs (a JSON list) alone, for flushes that carry few.
-SELECT {now}, json_group_array(json_array(r.id, r.claim, r.asked))
+SELECT {now}, group_concat(r.id), group_concat(r.claim),
+       json_group_array(json_array(r.id, r.asked)) FILTER (WHERE r.asked IS NOT NULL)
 FROM json_each(?) AS f CROSS JOIN {prefix}runs r ON r.id = f.value
 WHERE r.worker = ?;
 
