@@ -17,7 +17,6 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -36,19 +35,9 @@ from . import (
 )
 
 __all__ = [
-    "AsyncResult",
-    "Celery",
-    "GroupResult",
-    "MaxRetriesExceededError",
-    "Retry",
-    "Signature",
-    "Task",
-    "TaskRevokedError",
-    "chain",
-    "chord",
-    "group",
-    "shared_task",
-]
+    "AsyncResult", "Celery", "GroupResult", "MaxRetriesExceededError", "Retry", "Signature", "Task", "TaskRevokedError",
+    "chain", "chord", "group", "shared_task",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -70,16 +59,9 @@ _ABSENT_OF_APP = {
 }
 
 STATES = {
-    "queued": "PENDING",
-    "waiting": "STARTED",
-    "running": "STARTED",
-    "paused": "PENDING",
-    "compensating": "STARTED",
-    "completed": "SUCCESS",
-    "failed": "FAILURE",
-    "compensated": "FAILURE",
-    "cancelled": "REVOKED",
-}
+    "queued": "PENDING", "waiting": "STARTED", "running": "STARTED", "paused": "PENDING", "compensating": "STARTED",
+    "completed": "SUCCESS", "failed": "FAILURE", "compensated": "FAILURE", "cancelled": "REVOKED",
+}  # fmt: skip
 """Status of a run → state of a task."""
 
 
@@ -186,7 +168,7 @@ class Request:
     called_directly: bool = True
 
 
-_request: ContextVar[Request | None] = ContextVar("stepfast_celery_request", default=None)
+_request: contextvars.ContextVar[Request | None] = contextvars.ContextVar("stepfast_celery_request", default=None)
 
 
 class _Call(TypedDict):
@@ -669,8 +651,7 @@ class AsyncResult:
         return self._app.stepfast.sync.get(self.id)
 
     def _info(self) -> RunInfo:
-        info: RunInfo = _outside_loop(self._app, self._run.info)
-        return info
+        return cast(RunInfo, _outside_loop(self._app, self._run.info))
 
 
 class GroupResult:
@@ -760,9 +741,8 @@ class Celery:
     def task(self, /, **options: Unpack[TaskKeywords]) -> Callable[[Callable[..., Any]], Task]: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a task: ``@app.task``, or ``@app.task(bind=True, max_retries=5)``."""
-        if function is None:
-            return lambda function: self._add(Task(function, cast(TaskKeywords, options)))
-        return self._add(Task(function, cast(TaskKeywords, options)))
+        declare = lambda function: self._add(Task(function, cast(TaskKeywords, options)))
+        return declare if function is None else declare(function)
 
     def _add(self, task: Task) -> Task:
         task._declare(self)
@@ -775,12 +755,9 @@ class Celery:
             importlib.import_module(f"{package}.{related_name}")
 
     def send_task(
-        self,
-        name: str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[SendKeywords],
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Start a task by its name, whose code may be elsewhere."""
         _refuse_options("send_task", options, SendKeywords.__annotations__, _SEND_REMEDIES)
         return _start(self, name, _Call(args=list(args), kwargs=dict(kwargs or {})), _start_options(options))
@@ -802,9 +779,8 @@ def shared_task(function: Callable[..., Any], /) -> Task: ...
 def shared_task(**options: Unpack[TaskKeywords]) -> Callable[[Callable[..., Any]], Task]: ...
 def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a task that belongs to every application, also to those that are made later."""
-    if function is None:
-        return lambda function: _share(Task(function, cast(TaskKeywords, options)))
-    return _share(Task(function, cast(TaskKeywords, options)))
+    declare = lambda function: _share(Task(function, cast(TaskKeywords, options)))
+    return declare if function is None else declare(function)
 
 
 def _share(task: Task) -> Task:

@@ -18,8 +18,7 @@ import sqlglot
 from stepfast.store import sql as store_sql
 from stepfast.store.dialects import MYSQL, POSTGRES, SQLITE, Dialect, Rendered, Source, arguments
 from stepfast.store.sqlite.bulk_rows import execute_wide
-from stepfast.store.sqlite.connections import OwnConnection
-from stepfast.store.sqlite.dialect import older
+from stepfast.store.sqlite.connections import OwnConnection, older
 from tests.support.mariadb import PrivateMariaDb
 
 WORDS = {

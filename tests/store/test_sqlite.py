@@ -20,7 +20,7 @@ from stepfast.settings import Settings
 from stepfast.store.dialects import SQLITE
 from stepfast.store.sql import load_all
 from stepfast.store.sqlite import SqliteStore
-from stepfast.store.sqlite.dialect import older
+from stepfast.store.sqlite.connections import older
 from stepfast.store.sqlite.writer import Writer
 from tests.store.scene import Rows, Scene, new_run, step
 from tests.support.nursery import crowd

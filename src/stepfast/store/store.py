@@ -31,7 +31,6 @@ from .flows import claims, limits, signals, sweep, unique
 from .flows.base import Flow, T, ask
 from .flows.events import NewEvent
 from .flows.flush import flush
-from .flows.graphs import dag_outputs
 from .lock_timeout import Breaks
 from .queries import Queries
 from .tables import Tables
@@ -143,7 +142,7 @@ class Store(Queries, ABC):
 
     async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """The inputs of dag runs, and the outputs of their steps that were completed at a time or after."""
-        return await self._look("mail", dag_outputs, wanted)
+        return await self._look("mail", claims.dag_outputs, wanted)
 
     # -- queues
 

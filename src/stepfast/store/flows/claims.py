@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ...model.ids import new_seed
 from ...model.records import Claimed, Lane, StepRecord, Tries
+from ...model.rows import DagOutputs
 from ...model.transitions.claim import first_records
 from ...settings import SUSPECT_LOSSES, Settings
 from ..answers import NOTHING
@@ -216,3 +217,19 @@ def give_seeds(worker: str, runs: Sequence[Claimed]) -> Flow[None]:
         yield from put("give_seeds", [(run_id, new_seed(), worker) for run_id in bare])
         for run_id, seed in (yield from ask("seeds", list(bare))):
             bare[str(run_id)].seed = seed
+
+
+def dag_outputs(wanted: Sequence[tuple[str, int]]) -> Flow[dict[str, DagOutputs]]:
+    """The inputs of dag runs, and the outputs of their steps that were completed at a time or after. Read by workers
+    when they execute a step."""
+    since: dict[str, int] = {}
+    for dag_id, time in wanted:
+        since[dag_id] = min(time, since.get(dag_id, time))
+    if not since:
+        return {}
+    rows = yield from ask("dag_inputs", list(since))
+    found = {str(row[0]): DagOutputs(row[1], row[2], []) for row in rows}
+    for row in (yield from ask("dag_outputs", Rows(since.items()))):
+        if str(row[0]) in found:
+            found[str(row[0])].outputs.append((row[1], row[2], row[3], row[4]))
+    return found

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from ..sql import same_kind
+
 TAKES_NUMBERS_FOR_NAMES = (3, 12) <= sys.version_info[:3] < (3, 12, 4)
 _PARAMETER = re.compile(r"--[^\n]*|'[^']*'|\?(\d*)")
 """A parameter with its number, if it has one; or a remark or a text in quotes, in which a question mark is none."""
@@ -168,3 +170,21 @@ def primary_code(error: BaseException) -> int | None:
     """SQLite's result code without its refinements, or None for errors that are not SQLite's own."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
+
+
+# -- older libraries ------------------------------------------------------------------------------------------------
+
+_SIZED = re.compile(r"\boctet_length\(([\w.]+)\)")
+_HAS_SIZE = sqlite3.sqlite_version_info >= (3, 43)
+
+
+def for_this_sqlite(statements: dict[str, str]) -> dict[str, str]:
+    """Statements as the library at hand understands them."""
+    return statements if _HAS_SIZE else {name: same_kind(text, older(text)) for name, text in statements.items()}
+
+
+@lru_cache(maxsize=1024)
+def older(sql: str) -> str:
+    """A statement for a SQLite before 3.43, which has no ``octet_length``. Its ``length`` counts the characters of a
+    text, but the bytes of a blob."""
+    return _SIZED.sub(r"length(CAST(\1 AS BLOB))", sql)

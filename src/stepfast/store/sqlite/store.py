@@ -39,9 +39,8 @@ from ..sql import COUNT, OLDEST, load_all
 from ..store import Store
 from . import caller_connections, queries, schema
 from .bulk_rows import bound_values, fetch
-from .connections import GIVEN_NOW, connect, primary_code, turn_to_wal
+from .connections import GIVEN_NOW, connect, for_this_sqlite, primary_code, turn_to_wal
 from .ctx_transaction import GuardedConnection, Undone, transact
-from .dialect import for_this_sqlite
 from .driver import drive
 from .errors import Troubles, closed
 from .flush import flush
