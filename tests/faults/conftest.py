@@ -15,6 +15,7 @@ from tests.support.mariadb import PrivateMariaDb
 from tests.support.postgres import PrivatePostgres
 
 COLUMNS = ("storms", "runs", "steps", "acts", "sleeps", "signals", "children", "races", "rows", "undos", "links",
+           "items", "streams read", "answers", "ended questions", "events taken", "started by events", "messages",
            "dag runs", "dag steps", "dag acts", "dag undos", "lost doing", "lost undoing",
            "remote steps", "served", "sent again", "by stepfast", "by node", "by python",
            "cancels", "pauses", "retries", "kills", "kills of stepfast", "kills of node", "kills of python",

@@ -269,7 +269,7 @@ async def start_one(app: Stepfast, ledger: Ledger, keys: int, pause: float = 0.0
 async def work(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
     ready = TellWhenReady(ledger)
     app.logger.addHandler(ready)
-    await _until_connected(app)
+    await until_connected(app)
     async with app:
         while True:
             try:
@@ -299,7 +299,7 @@ _MOST_QUEUED = 400
 """What a process that starts runs leaves queued at most: a slow machine would not be through with it in time."""
 
 
-async def _until_connected(app: Stepfast) -> None:
+async def until_connected(app: Stepfast) -> None:
     """A process that comes up during an outage is started again, by whoever looks after it: here, by itself."""
     while True:
         try:
@@ -310,7 +310,7 @@ async def _until_connected(app: Stepfast) -> None:
 
 
 async def _start(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
-    await _until_connected(app)
+    await until_connected(app)
     async with app:
         ledger.append("ready", {"pid": os.getpid()})
         while True:
@@ -328,7 +328,7 @@ async def _is_crowded(app: Stepfast) -> bool:
 
 
 async def _send(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
-    await _until_connected(app)
+    await until_connected(app)
     async with app:
         ledger.append("ready", {"pid": os.getpid()})
         await bystanders.keep_signalling(app, ledger, f"process {os.getpid()}")

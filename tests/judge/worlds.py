@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from stepfast.model.status import TIMED_OUT
-from tests.faults import graphs, remote_workload
+from tests.faults import graphs, remote_workload, talking
 from tests.faults.graph_storm import ANSWERS
 from tests.judge import dags, remote, runs
+from tests.judge import talking as talking_runs
 from tests.judge.cases import SLACK, Violation, load
 from tests.judge.evidence import UNDO, Evidence
 from tests.simulation import dags as dag_programs
@@ -22,7 +23,7 @@ from tests.simulation.world import Outcome
 TIMED = frozenset({"too soon", "too early", "slept too short", "undone out of order", "signal out of order", "no claim",
                    "paused by nobody", "acted after its cancel", "signal lost", "too late", "lost without cause",
                    "begun while paused", "old input", "too many at once", "claimed while paused",
-                   "released in vain"})  # fmt: skip
+                   "released in vain", "event missed", "start lost"})  # fmt: skip
 """Kinds that compare times. Where the database's clock was put back, they say nothing."""
 
 _ON_ITS_WAY = 1_200_000
@@ -35,7 +36,7 @@ _EVERYWHERE = 2_500_000
 
 def judge(outcome: Outcome) -> list[Violation]:
     """Every violation; none, if all promises were kept."""
-    found = [*_ended(outcome), *_plain(outcome), *_graphs(outcome), *_remote(outcome)]
+    found = [*_ended(outcome), *_plain(outcome), *_graphs(outcome), *_remote(outcome), *_talk(outcome)]
     for rule in RULES:
         found += rule(outcome)
     if any(fault["kind"] == "step" and fault["ms"] < 0 for fault in outcome.world.scenario["faults"]):
@@ -91,8 +92,15 @@ def _remote(outcome: Outcome) -> list[Violation]:
     return remote.check(scene)
 
 
+def _talk(outcome: Outcome) -> list[Violation]:
+    scene = outcome.world.talk
+    return [] if scene is None else talking_runs.check(scene)
+
+
 def _kind(workflow: str) -> str:
     name = workflow.partition("/")[0]
+    if name in talking.WORKFLOWS:
+        return "talk"
     return name if name == dag_programs.NAME else "remote" if name in remote_programs.WORKFLOWS else "plain"
 
 

@@ -17,7 +17,7 @@ from stepfast.engine.host import Timer
 from stepfast.model import ids
 from stepfast.store.sqlite import ctx_transaction
 from stepfast.worker.threads import Clockwork, Pool
-from tests.faults import bystanders, graphs, remote_workload
+from tests.faults import bystanders, graphs, remote_workload, talking
 from tests.judge import ledger
 from tests.simulation.loop import EPOCH, Process, SimLoop, current_process
 from tests.simulation.threads import SimBell, SimPool, SimThread, sleep
@@ -87,7 +87,7 @@ def time_of(loop: SimLoop, seed: str, now: Callable[[], int]) -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = [(module, "time", told) for module in _ASK_THE_MACHINE]
     changes += [(ids, "_bits", lambda: bits.getrandbits(64)), (ids, "_last", 0), (graphs, "time", told)]
     changes += [(ids, "os", SimpleNamespace(urandom=bits.randbytes))]
-    for module in (ledger, graphs, bystanders, remote_workload):
+    for module in (ledger, graphs, bystanders, remote_workload, talking):
         changes += [(module, "now", now), (module, "secrets", drawn)]
     changes += [(module, "os", system) for module in (ledger, graphs, remote_workload)]
     before = [(module, name, vars(module)[name]) for module, name, _ in changes]

@@ -17,8 +17,11 @@ from stepfast.model.status import TIMED_OUT
 from stepfast.model.transitions import dag, finish
 from stepfast.store.flows import callbacks as flows_callbacks
 from stepfast.store.flows import claims as flows_claims
+from stepfast.store.flows import events as flows_events
 from stepfast.store.flows import flush as flow
 from stepfast.store.flows import limits as flows_limits
+from stepfast.store.flows import questions as flows_questions
+from stepfast.store.flows import streams as flows_streams
 from stepfast.store.flows import sweep
 from stepfast.store.sqlite import flush
 from stepfast.store.sqlite.store import SqliteStore
@@ -216,11 +219,39 @@ def callback_time() -> Iterator[None]:
         yield
 
 
+def items() -> Any:
+    """A flush forgets what it has stored of streams: an item that is sent once more is stored once more."""
+
+    def none(keys: Any) -> Any:
+        yield from ()
+        return {}
+
+    return swapped(flows_streams, "_sources", none)
+
+
+def takes() -> Any:
+    """An event that a run has taken is there for its next wait, too."""
+
+    def nothing(taken: Any) -> Any:
+        yield from ()
+
+    return swapped(flows_events, "take", nothing)
+
+
+def answers() -> Any:
+    """A question is taken, and nothing comes of its answer."""
+
+    def nothing(answers: Any, now: int) -> Any:
+        yield from ()
+
+    return swapped(flows_questions, "answer", nothing)
+
+
 ALL: dict[str, Mutation] = {
     "fence": fence, "wakes": wakes, "token": token, "lease": lease, "own lease": own_lease, "retries": retries,
     "take": take, "parents": parents, "release": release, "skips": forgotten_release, "reverse": reverse,
     "history": history, "limits": limits, "due": due, "past": past, "new input": new_input, "held": held,
-    "opened": open_records, "callback time": callback_time,
+    "opened": open_records, "callback time": callback_time, "items": items, "takes": takes, "answers": answers,
 }  # fmt: skip
 """By the name of the rule that is taken out."""
 

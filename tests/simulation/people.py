@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stepfast import CallbackDone, InvalidState, RunCancelled, RunFailed, Stepfast
 from tests.faults.bystanders import TROUBLE, Sender, wish
 from tests.faults.graph_storm import ANSWERS
+from tests.faults.talking import Talkers
 from tests.judge.evidence import Seen
 from tests.simulation import dags
 from tests.simulation.scenario import NARROW
@@ -32,6 +33,13 @@ _OPEN = (
 )
 
 _TO_BE_CARRIED = "SELECT 1 FROM stepfast_remote_steps WHERE due_at IS NOT NULL"
+_TO_COME = (
+    "SELECT 1 FROM stepfast_events WHERE number IS NULL "
+    "UNION SELECT 1 FROM stepfast_event_starts WHERE due_at IS NOT NULL "
+    "UNION SELECT 1 FROM stepfast_runs WHERE hands_on AND completed_at IS NOT NULL"
+)
+_TO_THE_END = ("ask", "read")
+"""What may take until the run has ended."""
 _IN_THE_BOX = "SELECT 1 FROM stepfast_mailbox WHERE run_id = ? AND kind = 'signal' AND name = ?"
 """What was sent already has to be enough."""
 
@@ -66,6 +74,7 @@ class People:
         self._world = world
         self._gates = dags.gates(world.scenario["dag"] or [])
         self._answered: set[tuple[str, str]] = set()
+        self._talkers = Talkers(app, world.ledger)
         self.debounced: list[Debounced] = []
         self.orders: list[Order] = []
         self._runs: dict[int, Any] = {}
@@ -80,6 +89,9 @@ class People:
             acts += [self._wish(each) for each in self._scenario["wishes"]]
             acts += [self._order(each) for each in self._scenario["orders"]]
             acts += [self._hold(each) for each in self._scenario.get("holders", ())]
+            acts += [self._talk(each) for each in self._scenario.get("talk", ()) if each["do"] not in _TO_THE_END]
+            asking = [self._talk(each) for each in self._scenario.get("talk", ()) if each["do"] in _TO_THE_END]
+            self._watching += [asyncio.create_task(each) for each in asking]
             await asyncio.gather(*acts, asyncio.sleep(self._scenario["horizon"]))
             calm()
             await self._let_go()
@@ -163,6 +175,22 @@ class People:
                 await (self._app.complete(token, value) if do == "complete" else self._app.fail(token, value))
                 held.accepted.add(value)
 
+    # -- those who talk with runs ------------------------------------------------------------------------------------
+
+    async def _talk(self, act: dict[str, Any]) -> None:
+        await asyncio.sleep(act["at"])
+        run: Any = self._run(act["run"]) if "run" in act else None
+        if "run" in act and run is None:
+            return
+        talkers, given = self._talkers, {name: act[name] for name in act.keys() - {"do", "at", "run"}}
+        if act["do"] == "wish":
+            await wish(self._app, self._ledger, run.id, given["what"])
+        elif act["do"] == "open":
+            if (session := await talkers.open(**given)) is not None:
+                self._watching.append(asyncio.create_task(self._wait(session)))
+        else:
+            await getattr(talkers, act["do"])(*(() if run is None else (run.id,)), **given)
+
     # -- to the end --------------------------------------------------------------------------------------------------
 
     async def _let_go(self) -> None:
@@ -189,8 +217,11 @@ class People:
             await asyncio.sleep(1.0)
 
     def _carried(self) -> bool:
-        """Whether a remote step is still out, or is to be looked at later."""
+        """Whether a remote step is still out, or is to be looked at later; or something is to come of an event, or of
+        the end of a session."""
         due = self._world.store.connection.execute(_TO_BE_CARRIED).fetchone()
+        if due is None and self._scenario.get("talk"):
+            due = self._world.store.connection.execute(_TO_COME).fetchone()
         return due is not None or bool(self._world.transport.left())
 
     async def _answer(self, run_id: str, name: str) -> None:

@@ -33,6 +33,7 @@ from stepfast.engine.host import current_call, current_execution
 from stepfast.engine.workflow import Workflow
 from stepfast.errors import WaitTimeout
 from stepfast.model.status import TIMED_OUT
+from tests.faults import talking
 from tests.faults.composing import key_of
 from tests.judge.evidence import ASKS, LATE, RAISES, RETURNS, TASK
 from tests.judge.ledger import Ledger
@@ -516,4 +517,5 @@ def code() -> dict[str, Workflow[Any, Any]]:
     def task_def(input: Op) -> str:
         return acts.work_in_thread(0, input)
 
+    talking.add_to(app, lambda: Stage.outside.ledger)
     return app.workflows

@@ -8,6 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from tests.faults import talking
 from tests.simulation import dags, remote
 
 Scenario = dict[str, Any]
@@ -55,6 +56,8 @@ def make(seed: int, size: int = 3) -> Scenario:
     made["orders"] = _orders(chance, made) if made["limits"] else []
     made["faults"] = [_fault(chance, made, lease) for _ in range(chance.choice((0, 1, 2, 2, 3, 4)))]
     _add_callbacks(Random(f"{seed} callback holders"), made)
+    made["talk"] = []
+    _add_talk(Random(f"{seed} talk"), made)
     return made
 
 
@@ -358,6 +361,58 @@ def _callback(chance: Random) -> Op:
     if chance.random() < 0.5:
         op["meanwhile"] = [chance.choice(({"do": "step", "pause": _pause(chance)}, {"do": "sleep", "seconds": 1.0}))]
     return op
+
+
+def _add_talk(chance: Random, made: Scenario) -> None:
+    """Sometimes runs that talk, and those who talk with them; drawn apart, and last."""
+    if chance.random() < 0.8:
+        return
+    span, first = max(made["horizon"], 5.0), len(made["runs"])
+    runs = range(first, first + chance.randint(1, 3))
+    for _ in runs:
+        given: Op = {"program": talking.program(chance, (0.1, 1.5, 30.0)), "left": chance.choice((0, 0, 1, 2))}
+        made["runs"].append({"at": _early(chance), "workflow": talking.TALK, "input": given, "options": {}})
+    made["talk"] = [
+        _talk(chance, runs) | {"at": round(chance.random() * span, 3)} for _ in range(chance.randint(4, 20))
+    ]
+    made["talk"] += [
+        {"do": "read", "run": run, "stream": chance.choice("st"), "at": round(chance.random() * span, 3)}
+        for run in runs
+        for _ in range(chance.choice((1, 1, 2)))
+    ]
+    for _ in range(chance.choice((0, 1, 1, 2))):
+        worker, question = chance.randrange(made["workers"]), chance.choice(_OF_TALK)
+        kind, number = chance.choice(("request", "reply", "death", "death")), chance.choice((1, 1, 2, 3))
+        made["faults"].append({"kind": kind, "worker": worker, "question": question, "number": number})
+
+
+_OF_TALK = ("flush", "flush", "match_events", "next_events", "start_by_events", "due_event_starts", "hand_on",
+            "deliver", "mail", "stream_counts", "claim")  # fmt: skip
+"""What a worker asks of the database for them."""
+
+
+def _talk(chance: Random, runs: range) -> dict[str, Any]:
+    """What one of those outside does."""
+    do = chance.choice(("ask", "ask", "publish", "publish", "word", "word", "open", "open", "open", "wish"))
+    run = chance.choice(runs)
+    if do == "ask":
+        timeout = chance.choice((None, None, 0.5))
+        return {
+            "do": do,
+            "run": run,
+            "name": chance.choice("qr"),
+            "id": chance.choice((None, "a", "b")),
+            "timeout": timeout,
+        }
+    if do == "publish":
+        name, key = chance.choice((talking.NEWS, talking.NEWS, talking.GO)), chance.choice((None, "k", "l"))
+        return {"do": do, "name": name, "key": key, "id": chance.choice((None, None, "e"))}
+    if do == "word":
+        return {"do": do, "run": run, "id": chance.choice("vw")}
+    if do == "open":
+        policy = chance.choice(talking.POLICIES)
+        return {"do": do, "name": chance.choice("mn"), "on_conflict": policy, "input": talking.session_input(chance)}
+    return {"do": do, "run": run, "what": chance.choice(("cancel", "pause", "resume", "pause", "resume"))}
 
 
 # -- people and faults -------------------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from typing import Any
 
 from tests.simulation.scenario import Scenario
 
-LISTS = frozenset({"runs", "signals", "wishes", "orders", "holders", "faults", "dag", "program", "lines", "ops"})
+LISTS = frozenset(
+    {"runs", "signals", "wishes", "orders", "holders", "talk", "faults", "dag", "program", "lines", "ops"}
+)
 """What can be left out is an item of one of these."""
 SIMPLER: tuple[tuple[str, Any], ...] = (
     ("remote", False), ("limits", None), ("schedule", None), ("dag", None), ("slow", 0.0), ("workers", 1)

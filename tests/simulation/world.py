@@ -21,9 +21,11 @@ from stepfast.model.graph import Graph
 from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.worker.remote_dispatcher import Transport
+from tests.faults import talking
 from tests.faults.bystanders import TROUBLE
 from tests.judge.evidence import FROZEN, KILLED, OUTAGE, STOPPED, Evidence, Fault
 from tests.judge.ledger import Ledger
+from tests.judge.talking import TalkScene, scene_of
 from tests.simulation import dags, programs, remembering, remote
 from tests.simulation.clock import SimClock, time_of
 from tests.simulation.database import Recorded, SimStore, Time
@@ -200,6 +202,8 @@ class World:
         if limits := scenario["limits"]:
             rate = Rate(limits["rate"][0], per=limits["rate"][1]) if "rate" in limits else None
             app.queue(NARROW, **{**limits, "rate": rate})
+        if scenario.get("talk"):
+            app.on(talking.GO, app.workflows[talking.BEGUN])
         if scenario["schedule"]:
             app.schedule("ticks", "task", input={"pause": 0.0}, **scenario["schedule"])
 
@@ -327,6 +331,7 @@ class World:
         # The reply to a commit is on its way, and so is a transaction in which a function is called.
         evidence.news = int(2e6 * self.network.longest)
         evidence.lease, evidence.strict, evidence.cut = self.settings.lease, True, True
+        self.talk = self._talk(evidence)
         self.queues = dict(self.store.connection.execute("SELECT id, queue FROM stepfast_runs"))
         self.remote_rows = self._remote_rows()
         self.dag_steps = self.store.connection.execute(
@@ -335,6 +340,19 @@ class World:
         evidence.may_fail, evidence.may_undo = programs.MAY_FAIL, programs.MAY_UNDO
         evidence.branched = self.outside.branched
         evidence.may_fail_to_undo = programs.MAY_FAIL_TO_UNDO
+
+    def _talk(self, evidence: Evidence) -> TalkScene | None:
+        """What is known of runs that talk."""
+        if not self.scenario.get("talk"):
+            return None
+        slack = int((3 * self.settings.lease + 8) * 1e6)
+        reading = scene_of(evidence, self.ledger, Recorded(self.store.connection).fetch, slack)
+        try:
+            reading.send(None)
+        except StopIteration as over:
+            scene: TalkScene = over.value
+            return scene
+        raise AssertionError("it does not wait")
 
     def _remote_rows(self) -> tuple[list[Any], list[Any]]:
         """What is known of remote steps, and their records."""
