@@ -21,8 +21,8 @@ A ?= main
 B ?= HEAD
 
 # The modules that stand on frameworks, and their tests.
-INTEGRATIONS := src/stepfast/django src/stepfast/celery.py src/stepfast/langgraph.py src/stepfast/mcp.py \
-	src/stepfast/openai_agents.py src/stepfast/pydantic_ai.py tests/integrations/*/*.py examples/integrations/*.py
+INTEGRATIONS := $(addprefix src/stepfast/django/,*.py management/commands/*.py) src/stepfast/celery.py \
+	src/stepfast/langgraph.py src/stepfast/mcp.py src/stepfast/openai_agents.py src/stepfast/pydantic_ai.py tests/integrations/*/*.py examples/integrations/*.py
 
 # What is tried on a server of somebody else's.
 ENGINE_TESTS := tests/store tests/engine/test_start.py tests/engine/test_steps.py tests/engine/test_signals.py \
@@ -39,6 +39,12 @@ export PYTHONDONTWRITEBYTECODE :=
 # The first Python on the PATH that is new enough and can make virtual environments; `make PYTHON=… setup` chooses another.
 find_python = for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	echo "$$candidate"; break; fi; done
+
+# The first that is 3.12 or later, also among those of pyenv.
+find_newer_python = for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 \
+	$(wildcard $(HOME)/.pyenv/versions/3.1[2-9]*/bin/python3); do \
+	if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then \
 	echo "$$candidate"; break; fi; done
 
 .PHONY: help
@@ -101,6 +107,21 @@ interop: $(STAMP) ## run remote workers beside the published packages of others,
 test-integrations: .venv-integrations/.installed ## run the tests of the frameworks that Stepfast works in (Django, agents, …)
 	.venv-integrations/bin/python -m mypy --strict tests/integrations/__init__.py $(wildcard $(INTEGRATIONS))
 	.venv-integrations/bin/python -m pytest -n 2 --dist loadfile $(wildcard tests/integrations/*/) $(ARGS)
+	@$(MAKE) test-django
+
+# The newest Django needs a newer Python than Stepfast does.
+.venv-django/.installed: pyproject.toml tools/bootstrap.py
+	@python="$$($(find_newer_python))"; VENV=.venv-django "$$python" tools/bootstrap.py --django
+	@touch $@
+
+.PHONY: test-django
+test-django: ## run the tests of Django on its newest release, if there is a Python 3.12 or later (test-integrations has 5.2)
+	@if [ -z "$$($(find_newer_python))" ]; then \
+		echo "there is no Python 3.12 or later: the newest Django is left out" >&2; \
+	else \
+		$(MAKE) .venv-django/.installed && \
+		.venv-django/bin/python -m pytest -n 2 tests/integrations/django $(ARGS); \
+	fi
 
 .PHONY: faults
 faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each), and all else that takes long
@@ -175,5 +196,5 @@ coverage: $(STAMP) ## run the tests once more and say which lines they reach
 
 .PHONY: clean
 clean: ## remove everything that these targets created
-	rm -rf $(VENV) .venv-oldest .venv-docs .venv-integrations .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist .coverage .coverage.*
+	rm -rf $(VENV) .venv-oldest .venv-docs .venv-integrations .venv-django .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,14 +20,16 @@ VENV = ROOT / os.environ.get("VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 
 
-def requirements(group: str, *, frameworks: bool) -> list[str]:
+def requirements(group: str, *, frameworks: bool, only: str | None = None) -> list[str]:
     """The package with its extras, and a group of tools. Extras that bring a web or agent framework are left out of
-    the environment of demo and test: they are large, and have an environment of their own."""
+    the environment of demo and test: they are large, and have an environment of their own. ``only``: one of them, which
+    has a group of its own too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     large = set() if frameworks else set(project["tool"]["stepfast"]["frameworks"])
-    extras = sorted(set(project["project"]["optional-dependencies"]) - {"all"} - large)
+    extras = sorted(set(project["project"]["optional-dependencies"]) - {"all"} - large | ({only} if only else set()))
     groups = project["dependency-groups"]
-    return ["--editable", f"{ROOT}[{','.join(extras)}]", *groups[group], *(groups["frameworks"] if frameworks else ())]
+    more = [*(groups["frameworks"] if frameworks else ()), *(groups[only] if only else ())]
+    return ["--editable", f"{ROOT}[{','.join(extras)}]", *groups[group], *more]
 
 
 OF_THEIR_TIME = ["click<8.4"]
@@ -91,13 +93,14 @@ def main(arguments: list[str]) -> int:
     """Install the package, its extras, a group of tools and the packages of requirements files.
 
     `--docs` installs the tools of the docs site instead of those of development, `--oldest` the oldest dependencies
-    that the package works with, `--frameworks` also the frameworks that extras bring. All other arguments are
-    requirements files.
+    that the package works with, `--frameworks` also the frameworks that extras bring, `--django` only the newest
+    Django. All other arguments are requirements files.
     """
     create_venv()
     group = "docs" if "--docs" in arguments else "dev"
     frameworks = "--frameworks" in arguments
-    wanted = requirements(group, frameworks=frameworks) + (oldest() if "--oldest" in arguments else [])
+    only = "django" if "--django" in arguments else None
+    wanted = requirements(group, frameworks=frameworks, only=only) + (oldest() if "--oldest" in arguments else [])
     wanted += [word for file in arguments if not file.startswith("--") for word in ("--requirement", file)]
     print(f"installing stepfast, its extras and the {group} tools", flush=True)
     if uv(*wanted):

@@ -91,7 +91,7 @@ ALLOWED = {
 
 #: Each of these stands on a framework, and could live in a package of its own: it imports public modules only.
 INTEGRATIONS = {room for room, height in HEIGHT.items() if height == 9}
-PUBLIC = {"checkpoints", "console", "conversations", "errors", "settings", "testing", "web"}
+PUBLIC = {"checkpoints", "console", "conversations", "errors", "settings", "telemetry", "testing", "web"}
 
 DRIVERS = {
     "aiosqlite",

@@ -1,0 +1,1 @@
+"""``stepfast_worker`` and ``stepfast_console``."""

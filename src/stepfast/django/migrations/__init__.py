@@ -1,0 +1,1 @@
+"""The one migration: Stepfast makes its tables itself."""

@@ -1,0 +1,1 @@
+"""An app of Django with tasks of many kinds."""
