@@ -464,7 +464,7 @@ class Leaving:
         self.claimed = claimed(**facts)
         self.run_id, self.claim = self.claimed.id, self.claimed.claim
         self.diverged: NonDeterminismError | None = None
-        self.owes_record = False
+        self.needs_new_record = False
         self.ledger = RecordedSoFar(undos, recorded)
 
     def to_forget(self, error: BaseException | None, by_operator: bool = False) -> list[tuple[str, int]]:

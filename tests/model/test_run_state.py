@@ -141,7 +141,7 @@ def test_who_is_to_be_cancelled_has_another_attempt_only_to_come_to_a_record(lif
     """It is counted then, as every attempt is: its failure would else be taken for that of the attempt before."""
     for run, move, now in departures(life):
         if move.status == status.QUEUED and not run.undoing:
-            asked, said = replace(run, asked=status.ASK_CANCEL), replace(move, owes_record=owes)
+            asked, said = replace(run, asked=status.ASK_CANCEL), replace(move, needs_new_record=owes)
             assert leave(asked, said, now).attempt == run.attempt + (move.next_attempt and owes)
 
 

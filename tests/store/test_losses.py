@@ -20,7 +20,7 @@ async def test_a_silent_worker_s_runs_are_queued_again_as_a_loss_not_an_attempt(
     run = await scene.running(worker=victim)
     await scene.rows.silence(victim)
     reaping = await scene.store.reap(scene.worker, 100, 5)
-    assert (reaping.buried, reaping.lanes) == ([victim], {Lane("order", "order", 0)})
+    assert (reaping.dead_workers, reaping.lanes) == ([victim], {Lane("order", "order", 0)})
     assert (reaping.dead_letters, reaping.moved) == ([], 1)
     row = await scene.info(run.id)
     assert (row.status, row.ready, row.worker, row.losses, row.attempt) == ("queued", True, None, 1, 1)
@@ -34,14 +34,14 @@ async def test_a_live_worker_keeps_its_runs(scene: Scene) -> None:
     await scene.store.worker_state(stopping, "stopping")
     before = await scene.rows.dump()
     reaping = await scene.store.reap(scene.worker, 100, 5)
-    assert (reaping.buried, reaping.moved) == ([], 0)
+    assert (reaping.dead_workers, reaping.moved) == ([], 0)
     assert await scene.rows.dump() == before
     assert {(await scene.info(run.id)).worker for run in (first, second)} == {stopping, live}
 
 
 async def test_a_worker_does_not_bury_itself(scene: Scene, run: Claimed) -> None:
     await scene.rows.silence(scene.worker)
-    assert (await scene.store.reap(scene.worker, 100, 5)).buried == []
+    assert (await scene.store.reap(scene.worker, 100, 5)).dead_workers == []
     assert (await scene.info(run.id)).worker == scene.worker
 
 
@@ -52,8 +52,8 @@ async def test_only_those_are_buried_whose_silence_was_seen(scene: Scene) -> Non
     for worker in (one, two):
         await scene.rows.silence(worker)
     assert {beat.worker for beat in await scene.store.beats(scene.worker)} == {one, two}
-    assert (await scene.store.reap(scene.worker, 100, 5, [])).buried == []
-    assert (await scene.store.reap(scene.worker, 100, 5, [two, scene.worker])).buried == [two]
+    assert (await scene.store.reap(scene.worker, 100, 5, [])).dead_workers == []
+    assert (await scene.store.reap(scene.worker, 100, 5, [two, scene.worker])).dead_workers == [two]
     assert ((await scene.info(kept.id)).worker, (await scene.info(lost.id)).worker) == (one, None)
     assert [beat.worker for beat in await scene.store.beats(two)].count(one) == 1
 

@@ -13,7 +13,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import NewRun
 from stepfast.model.schedules import ScheduleRow, ScheduleSpec
 from stepfast.store import Store
-from stepfast.store.flows.schedules import Fired, Shot
+from stepfast.store.flows.schedules import DueSchedule, Fired
 from tests.store.scene import MINUTE, Scene, completed, new_run
 
 GRACE = MINUTE
@@ -37,11 +37,11 @@ async def pass_by(scene: Scene, name: str, by_ms: int = HOUR + 1) -> None:
         await scene.rows.fetch(f"UPDATE [schedules] SET {column} = {column} - ? WHERE name = ?", by_ms, name)
 
 
-def shot(row: ScheduleRow, input: str | None = None) -> Shot:
+def shot(row: ScheduleRow, input: str | None = None) -> DueSchedule:
     def make(tick: int) -> list[NewRun]:
         return [new_run(row.workflow, key=tick_key(row.name, tick), input=row.input if input is None else input)]
 
-    return Shot(row, row.timetable(), make)
+    return DueSchedule(row, row.timetable(), make)
 
 
 async def fire(store: Store, declared: tuple[str, ...] = (), most: int = 1000) -> Fired:

@@ -21,7 +21,7 @@ from ..errors import ConfigurationError, DatabaseUnavailable
 from ..monitoring.audit import audited, new_entry
 from ..monitoring.changes import asked_so_far
 from ..store.answers import AuditEntry
-from ..store.readonly import SIGHT, Sight
+from ..store.readonly import CACHE_CONTEXT, CacheContext
 from .filters import FIELDS, Filters
 from .pages import bulk, events, failures, queues, run, runs, schedules, start, streams
 from .pages.admin import audit, system, workers
@@ -206,7 +206,7 @@ class Console:
         safe = http.method in SAFE
         request = ConsoleRequest(http, self._state, who, params, Form() if safe else await read_form(http))
         before = asked_so_far(self._state.app)
-        SIGHT.set(Sight())
+        CACHE_CONTEXT.set(CacheContext())
         answer: Answer = await (route.endpoint(request) if safe else self._act(request, route))
         if isinstance(answer, Page):
             queries = asked_so_far(self._state.app) - before

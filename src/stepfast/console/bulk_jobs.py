@@ -137,7 +137,7 @@ class Jobs:
         while True:
             await asyncio.sleep(_REPORT_INTERVAL)
             with contextlib.suppress(StepfastError):
-                await (await self._app.store()).audit_heard(audit_id, f"{job.said} so far")
+                await (await self._app.store()).audit_progress(audit_id, f"{job.said} so far")
 
     async def _close(self, job: Job, audit_id: str, outcome: str) -> None:
         said = job.said if job.error is None else f"{job.said}; then {job.error}"

@@ -24,7 +24,7 @@ from ..model.cron import clock
 from ..monitoring.changes import LISTS, StateHash, news_of
 from ..monitoring.text import ago, brief, count, executor, harmless_json, lasting, shortened, waited_for
 from ..monitoring.unreadable import is_sealed
-from ..store.readonly import SIGHT
+from ..store.readonly import CACHE_CONTEXT
 from .refusals import Refused
 from .request import ConsoleRequest, wants_json
 from .security import base_of, parts_of
@@ -179,11 +179,11 @@ class ChangePoll(NamedTuple):
 async def state_hash_of(request: ConsoleRequest, run_id: str | None = None) -> StateHash | None:
     """Return the state of a run, or of the list of runs, before its page is read: the page will not be older. None for
     JSON, which has no change poll."""
-    sight = SIGHT.get()
-    if request.wants_json or sight is None:
+    context = CACHE_CONTEXT.get()
+    if request.wants_json or context is None:
         return None
     found = await (await news_of(request.app)).of(run_id or LISTS)
-    sight.floor = found.since
+    context.floor = found.since
     return found
 
 
@@ -192,10 +192,10 @@ def change_poll(
 ) -> ChangePoll | None:
     """Return the change poll for a page that was read after the state ``seen``. If the page used an older cached read,
     the poll has no mark, and the tab reloads."""
-    sight = SIGHT.get()
-    if seen is None or sight is None:
+    context = CACHE_CONTEXT.get()
+    if seen is None or context is None:
         return None
-    mark = seen.text if sight.oldest >= seen.since else None
+    mark = seen.text if context.oldest >= seen.since else None
     return ChangePoll(request.url("news", run=run_id, mark=mark), latest)
 
 

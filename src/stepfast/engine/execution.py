@@ -504,7 +504,7 @@ class Execution:
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))
 
     @property
-    def owes_record(self) -> bool:
+    def needs_new_record(self) -> bool:
         """Whether the run has to make a new record before it can be cancelled: its last worker died, perhaps after a
         step had acted, and only what is recorded can be undone. A task has neither records nor undos."""
         return (
@@ -515,7 +515,7 @@ class Execution:
 
     def must_record_first(self) -> bool:
         """Whether the run is to be cancelled, but has to make a new record first."""
-        return self.asked == status.ASK_CANCEL and self.owes_record
+        return self.asked == status.ASK_CANCEL and self.needs_new_record
 
     async def apply_pending_request(self, even_unrecorded: bool = False) -> None:
         """Between two steps: do what an operator requested, as soon as no other step is being executed. The code that

@@ -151,7 +151,7 @@ def next_attempt(run: Execution, error: str, delay: float, cause: BaseException 
         error=error,
         delay_ms=max(1, int(delay * 1000)),
         next_attempt=True,
-        owes_record=run.owes_record,
+        needs_new_record=run.needs_new_record,
         recorded=run.ledger.recorded,
         forget=run.to_forget(cause),
         format=format_,

@@ -414,7 +414,7 @@ class Transition(Struct, gc=False):
     waiting_for: str | None = None
     wakes: int | None = None
     next_attempt: bool = False
-    owes_record: bool = False
+    needs_new_record: bool = False
     """Whether it has to come to a new record before it can be cancelled, and so needs the next attempt even then."""
     recorded: bool = False
     """Whether this claim made a new record; if so the losses are counted from zero."""

@@ -231,7 +231,7 @@ class Promotion(NamedTuple):
 class Reaping(NamedTuple):
     """What became of the runs of dead workers."""
 
-    buried: list[str]
+    dead_workers: list[str]
     lanes: set[Lane]
     dead_letters: list[str]
     moved: int

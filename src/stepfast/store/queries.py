@@ -77,7 +77,7 @@ from .flows import (
     unique,
 )
 from .flows.base import Flow, Rows, ask, put
-from .flows.schedules import Declaration, Fired, FoundSchedule, Shot
+from .flows.schedules import Declaration, DueSchedule, Fired, FoundSchedule
 from .flows.starts import Debounced
 from .run_lists import EVERY, Filters, RunLists, run_row
 
@@ -492,7 +492,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         """The schedules that are due, for a worker whose code declares these."""
         return [schedules.read_row(row) for row in await self._fetch("due_schedules", list(declared), limit)]
 
-    async def fire(self, shots: Sequence[Shot], most: int, grace_ms: int) -> Fired:
+    async def fire(self, shots: Sequence[DueSchedule], most: int, grace_ms: int) -> Fired:
         """Start the runs of ticks that have come, one for each, and move the schedules on. Of the missed ticks of a
         schedule at most ``most``; a tick within the grace is not missed yet."""
         return await self._drive(schedules.fire, shots, most, grace_ms)
@@ -552,13 +552,13 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         """Write what is about to be done; some of the lines that are older than this are deleted."""
         await self._drive(_begin, entry, keep_ms)
 
-    async def audit_heard(self, deed_id: str, said: str) -> None:
+    async def audit_progress(self, entry_id: str, said: str) -> None:
         """Write how far it is. Actions that take longer than seconds do so every few seconds."""
-        await self._drive(put, "audit_heard", [(deed_id, said)])
+        await self._drive(put, "audit_progress", [(entry_id, said)])
 
-    async def audit_end(self, deed_id: str, outcome: str, said: str | None) -> None:
+    async def audit_end(self, entry_id: str, outcome: str, said: str | None) -> None:
         """Write what came of it."""
-        await self._drive(put, "audit_end", [(deed_id, outcome, said)])
+        await self._drive(put, "audit_end", [(entry_id, outcome, said)])
 
     async def audit(self, which: str | None = None, before: str | None = None, limit: int = 50) -> list[AuditLine]:
         """A page of lines, the newest first; ``before`` is the id of the last line of the page before. One whose

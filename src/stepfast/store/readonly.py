@@ -29,7 +29,7 @@ _MOST = 500
 """Answers that are kept. The oldest go first."""
 
 
-class Sight:
+class CacheContext:
     """What one visitor has been given: how old it is, and how old it may be."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Sight:
         """When the oldest answer was asked for that was given."""
 
 
-SIGHT: ContextVar[Sight | None] = ContextVar("stepfast_sight", default=None)
+CACHE_CONTEXT: ContextVar[CacheContext | None] = ContextVar("stepfast_cache_context", default=None)
 """Of the visitor who is being served."""
 
 
@@ -62,8 +62,8 @@ class Remembered:
 
     async def get(self, key: object, ask: Callable[[], Awaitable[Any]]) -> Any:
         """The answer that still holds, or a new one."""
-        kept, sight = self._kept.get(key), SIGHT.get()
-        if kept is not None and _holds(kept, sight):
+        kept, context = self._kept.get(key), CACHE_CONTEXT.get()
+        if kept is not None and _holds(kept, context):
             return kept.answer
         if key in self._under_way:
             task, began = self._under_way[key]
@@ -71,8 +71,8 @@ class Remembered:
             task, began = asyncio.create_task(self._ask(key, ask)), time.monotonic()
             self._under_way[key] = task, began
             task.add_done_callback(lambda done: self._ended(key, done))
-        if sight is not None:
-            sight.oldest = min(sight.oldest, began)
+        if context is not None:
+            context.oldest = min(context.oldest, began)
         return await asyncio.shield(task)
 
     def forget(self) -> None:
@@ -108,15 +108,15 @@ class Remembered:
             task.exception()  # retrieved: its caller may be gone
 
 
-def _holds(kept: _Kept, sight: Sight | None) -> bool:
+def _holds(kept: _Kept, context: CacheContext | None) -> bool:
     """Whether an answer is still good for a visitor, who is then told how old it is."""
     if time.monotonic() >= kept.until:
         return False
-    if sight is None:
+    if context is None:
         return True
-    if kept.began < sight.floor and not kept.slow:
+    if kept.began < context.floor and not kept.slow:
         return False
-    sight.oldest = min(sight.oldest, kept.began)
+    context.oldest = min(context.oldest, kept.began)
     return True
 
 

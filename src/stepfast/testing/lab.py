@@ -587,7 +587,7 @@ class Lab:
         await self._begin_worker()
         assert self._worker is not None
         sweeper = self._worker.duties.sweeper
-        if await sweeper.reaper.bury([worker.id for worker in dead]):
+        if await sweeper.reaper.give_back_held_by([worker.id for worker in dead]):
             sweeper.tick_now()
 
     def _check_entered(self) -> None:

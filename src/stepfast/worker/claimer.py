@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .worker import WorkerRuntime
 
 
-class Questions:
+class ClaimQueries:
     """Numbers the claim queries of both claimers."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Claimer:
         self._suspects = False
         """Whether there may be runs that workers have died with, now or when those at hand have cleared themselves."""
         self._bell = asyncio.Event()
-        self.questions = Questions()
+        self.queries = ClaimQueries()
         self.stopped = False
         """The worker stops: nothing is claimed any more."""
         self.paused = False
@@ -189,7 +189,7 @@ class Claimer:
     async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int] = ()) -> None:
         self.expected = limit if lanes is not None else max(room)
         try:
-            with self.questions.ask() as token:
+            with self.queries.ask() as token:
                 await self._claim_once(token, lanes, limit, room)
         finally:
             self.expected = 0
@@ -224,7 +224,7 @@ class Claimer:
 
     async def is_still(self, worker: str) -> bool:
         """Whether a claim may be asked under this id, for the first time or again after an outage. If others may have
-        buried it, the next heartbeat tells: what a claim takes under a buried id is executed by no worker."""
+        declared it dead, the next heartbeat tells: what a claim takes under such an id is executed by no worker."""
         while self._runtime.is_unheard():
             if self.stopped:
                 return False
@@ -465,7 +465,7 @@ class LimitedClaimer:
             queue, list(known.lanes.items()), self._me.versions, free, known.keys_seen, known.seen, suspects
         )
         self.expected = free
-        with self._claimer.questions.ask() as token:
+        with self._claimer.queries.ask() as token:
 
             async def ask() -> Admission:
                 if not await self._claimer.is_still(worker):

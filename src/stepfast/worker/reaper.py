@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..model.events import RunsSwept
 from ..model.records import Beat
 from ..store.answers import Reaping
-from .claimer import Questions
+from .claimer import ClaimQueries
 from .context import WorkerContext, gone
 from .db_retry import Halves, Sweep
 
@@ -61,7 +61,7 @@ class Reaper:
         self._next_look = 0.0
         self._next_reap = 0.0
         self._silent: list[str] = []
-        """Whom the reaping under way may bury."""
+        """Workers that the reaping under way may declare dead."""
         self._burials: Halves[str, Reaping] = Halves(
             context,
             stopped,
@@ -82,13 +82,13 @@ class Reaper:
             beats = await self._ask(lambda: self._context.store.beats(self._context.me.id))
             self._vigil.saw(beats, self._context.clock.now())
             if dead := gone(beats):
-                moved = await self.bury(dead)
+                moved = await self.give_back_held_by(dead)
         if now >= self._next_reap and self._runtime.may_reap():
             self._next_reap = now + self._context.settings.sweep_interval
             moved |= await self._reap(self._vigil.silent(self._context.clock.now()))
         return moved
 
-    async def bury(self, dead: list[str]) -> bool:
+    async def give_back_held_by(self, dead: list[str]) -> bool:
         """Give back what workers of this machine held whose processes are gone, without waiting for their leases,
         nor for a lease of our own beats, because no outage can look like that."""
         self._context.logger.warning("workers whose processes on this machine are gone: %s", ", ".join(dead))
@@ -108,7 +108,7 @@ class Reaper:
                 return moved
 
     async def _lost_runs(self) -> list[str]:
-        """The workers are buried first: until then nothing of theirs is lost."""
+        """The workers are declared dead first: until then nothing of theirs is lost."""
         self._announce(await self._reap_these([]))
         return await self._context.store.lost_runs(_BATCH)
 
@@ -118,8 +118,8 @@ class Reaper:
         )
 
     def _announce(self, done: Reaping) -> None:
-        if done.buried:
-            self._context.logger.warning("workers declared dead: %s", ", ".join(done.buried))
+        if done.dead_workers:
+            self._context.logger.warning("workers declared dead: %s", ", ".join(done.dead_workers))
         for run_id in done.dead_letters:
             told = "run %s: too many workers died with it; it has failed as a dead letter"
             self._context.logger.error(told, run_id, extra={"run_id": run_id})
@@ -158,11 +158,11 @@ class OrphanedClaims:
         self,
         held: Mapping[str, int],
         is_known: Callable[[str, int], bool],
-        questions: Questions,
+        queries: ClaimQueries,
     ) -> list[Held]:
         """What the database says we hold, and is neither at hand nor on its way out (``is_known``), nor on its way in
         by a claim that is not answered yet."""
-        claims, unanswered = questions.last, questions.unanswered
+        claims, unanswered = queries.last, queries.unanswered
         seen = {each: self._seen.get(each, claims) for each in held.items() if not is_known(*each)}
         answered_below = math.inf if unanswered is None else unanswered
         again = [claim for claim, since in seen.items() if claim in self._seen and since < answered_below]

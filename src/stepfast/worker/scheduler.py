@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import ConfigurationError, DatabaseUnavailable, SchemaError, sentence
 from ..model.schedules import ScheduleRow
-from ..store.flows.schedules import Fired, Make, Shot
+from ..store.flows.schedules import DueSchedule, Fired, Make
 from .context import WorkerContext
 
 if TYPE_CHECKING:
@@ -75,22 +75,22 @@ class Scheduler:
         store, declared = self._context.store, self._context.me.schedules
         rows = await self._ask(lambda: store.due_schedules(declared, _BATCH))
         try:
-            shots = [shot for row in rows if (shot := await self._shot(row)) is not None]
+            shots = [shot for row in rows if (shot := await self._due_schedule(row)) is not None]
         except DatabaseUnavailable:
             return False  # the sweeper meets it too, rides it out, and tells us again
         return await self._fire(shots)
 
-    async def _shot(self, row: ScheduleRow) -> Shot | None:
+    async def _due_schedule(self, row: ScheduleRow) -> DueSchedule | None:
         """A schedule that is ready to be started; None, if it cannot be."""
         try:
-            return Shot(row, row.timetable(), await self._planning.plan(row))
+            return DueSchedule(row, row.timetable(), await self._planning.plan(row))
         except DatabaseUnavailable:
             raise
         except Exception as error:  # of any content of the row, or of the definitions
             await self._fail(row, error)
             return None
 
-    async def _fire(self, shots: list[Shot]) -> bool:
+    async def _fire(self, shots: list[DueSchedule]) -> bool:
         """Whether something was decided. What cannot be started, because the database refuses it or because of nonsense
         in a row, is looked for one by one: it must not keep the others."""
         if not shots:

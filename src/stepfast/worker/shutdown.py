@@ -75,7 +75,7 @@ def _signals(in_loop: Callable[[], None], at_once: Callable[[], None] | None) ->
     """SIGTERM and SIGINT call the one in the event loop, and the other between any two steps of Python code; where
     signals cannot be had (another thread), nothing."""
     loop = asyncio.get_running_loop()
-    ear = _ears.setdefault(loop, _Ear(loop))
+    ear = _ears.setdefault(loop, _SignalListener(loop))
     ear.listen(in_loop, at_once)
     try:
         yield
@@ -85,7 +85,7 @@ def _signals(in_loop: Callable[[], None], at_once: Callable[[], None] | None) ->
             _ears.pop(loop, None)
 
 
-class _Ear:
+class _SignalListener:
     """Hears signals for all workers of one event loop: each of them is to stop. The handlers of before are put back
     when the last worker has left."""
 
@@ -130,7 +130,7 @@ class _Ear:
             listener()
 
 
-_ears: dict[asyncio.AbstractEventLoop, _Ear] = {}
+_ears: dict[asyncio.AbstractEventLoop, _SignalListener] = {}
 
 
 def _is_of_a_loop(handler: Any) -> bool:

@@ -189,8 +189,8 @@ class WorkerRuntime:
         return self._sharing.for_limited(free, self.limited.wanted, self.claimer.wanted)
 
     def is_unheard(self) -> bool:
-        """Whether no beat has come through for a whole lease, as after the process was stopped: others may have buried
-        us, and would take away what we claim. The next beat tells."""
+        """Whether no beat has come through for a whole lease, as after the process was stopped: others may have
+        declared us dead, and would take away what we claim. The next beat tells."""
         return self.heartbeat.unheard > self._context.settings.lease and self.heartbeat.alive
 
     def _must_beat_first(self) -> bool:
@@ -394,7 +394,7 @@ class WorkerRuntime:
         def is_known(run_id: str, claim: int) -> bool:
             return self.executor.slots.find(run_id, claim) is not None or (run_id, claim) in undecided
 
-        orphaned = self._orphaned.find(held, is_known, self.claimer.questions)
+        orphaned = self._orphaned.find(held, is_known, self.claimer.queries)
         if orphaned and not self.stopping:
             told = "stored as ours, but not executed here; given back"
             tell_each(self._context.logger, told, [{"run_id": run_id} for run_id, _ in orphaned])

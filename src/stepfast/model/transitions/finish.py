@@ -29,7 +29,7 @@ def leave(run: RunState, move: Transition, now: int, number: int = 0) -> RunStat
     waits = way == "later" or (way == "paused" and aim == status.WAITING and not woken)
     deadline = None if move.status == status.COMPENSATING else run.deadline_at
     cleared = move.recorded or move.status == status.COMPLETED or survived(move)
-    tried_again = asked != status.ASK_CANCEL or move.owes_record
+    tried_again = asked != status.ASK_CANCEL or move.needs_new_record
     return replace(
         run,
         status=_status(move, way, aim, undoing),

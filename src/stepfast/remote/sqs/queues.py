@@ -301,7 +301,7 @@ class Queues:
             gone |= {some[int(entry["Id"])] for entry in answer.get("Failed", []) if entry.get("SenderFault", True)}
         return gone
 
-    async def bury(self, queue: Queue, message: Message, reason: str) -> None:
+    async def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
         """Move a message that no try can use to the dead-letter queue, with the reason. Where there is none it stays,
         and is out of the way for an hour."""
         if message.id not in self._buried:

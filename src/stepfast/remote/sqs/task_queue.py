@@ -101,7 +101,7 @@ class TaskQueue:
             told = refusal(f"the worker cannot take the task: {reason}")
             outcome = TaskOutcome(task.step_id, task.attempt, FAILED, None, told, None)
             await self._answer([(outcome, _Held(task, self._clock.new_id()))])
-        await self._queues.bury(queue, message, reason)
+        await self._queues.dead_letter(queue, message, reason)
 
     async def renew(self, keys: Sequence[Key]) -> set[Key]:
         """Hide tasks for another lease; those that are still held. SQS hides none for longer than twelve hours."""

@@ -305,7 +305,7 @@ class _Open:
             try:
                 result = decode_result(await self._queues.load(message), message.sent_at)
             except Unreadable as problem:
-                await self._queues.bury(self._queue, message, str(problem))
+                await self._queues.dead_letter(self._queue, message, str(problem))
                 continue
             kept = self._kept.setdefault(result.step_id, {})
             self._count += message.id not in kept
@@ -326,7 +326,9 @@ class _Open:
             if kept.since < patience and not kept.wanted:
                 self._forget(kept)
                 if kept.message.received >= _MOST_RECEIVED:
-                    await self._queues.bury(self._queue, kept.message, "it is the result of no run of this application")
+                    await self._queues.dead_letter(
+                        self._queue, kept.message, "it is the result of no run of this application"
+                    )
             elif kept.since < patience:
                 kept.wanted = False  # until it is asked for once more
         receipts = {(one.result.step_id, one.message.id): one.message.receipt for one in self._all()}

@@ -22,7 +22,7 @@ _TRIES = 10
 """How often a schedule is made that is deleted before it can be locked."""
 
 
-class Shot(NamedTuple):
+class DueSchedule(NamedTuple):
     """A schedule that is due, as it was when it was read, its ticks, and how their runs are made."""
 
     row: ScheduleRow
@@ -145,7 +145,7 @@ def hold_schedule(name: str, hold: bool) -> Flow[FoundSchedule]:
     return FoundSchedule(new)
 
 
-def fire(shots: Sequence[Shot], most: int, grace_ms: int) -> Flow[Fired]:
+def fire(shots: Sequence[DueSchedule], most: int, grace_ms: int) -> Flow[Fired]:
     """Start the runs of ticks that have come, and move the schedules on, in one transaction. Schedules that another
     process has locked, or that were changed since they were read, are left for the next round."""
     rows = yield from _lock("lock_free_schedules", [shot.row.name for shot in shots])

@@ -101,8 +101,10 @@ def _lose_steps(steps: Iterable[RunState], dags: dict[str, RunState], now: int) 
 def reap(
     worker: str, limit: int, max_losses: int, silent: Sequence[str] | None, only: Sequence[str] | None = None
 ) -> Flow[Reaping]:
-    """Bury dead workers, give back what they held, or ``only`` these runs, forget those with nothing left."""
-    buried = [row[0] for row in (yield from ask("bury", worker, None if silent is None else list(silent)))]
+    """Declare workers dead, give back what they held, or ``only`` these runs, forget those with nothing left."""
+    dead_workers = [
+        row[0] for row in (yield from ask("declare_dead", worker, None if silent is None else list(silent)))
+    ]
     yield COMMIT
     ids = (yield from lost_runs(limit)) if only is None else [*(yield from lock_free(only)).runs]
     lost, _ = yield from _lose(ids, max_losses)
@@ -113,13 +115,13 @@ def reap(
     lanes, asked = {run.lane for run in moved if run.ready}, False
     if fatal:
         yield COMMIT
-        dead, done = yield from _bury_steps(fatal, max_losses)
+        dead, done = yield from _fail_lost_steps(fatal, max_losses)
         moved, lanes, asked = moved + dead, lanes | done.lanes, bool(done.marked)
-    if buried or 0 < len(ids) < limit:
+    if dead_workers or 0 < len(ids) < limit:
         yield from ask("keep_dead")
         yield from ask("forget_dead")
         yield from _forget_past_workers()
-    return Reaping(buried, lanes, _ended(moved), len(moved), asked)
+    return Reaping(dead_workers, lanes, _ended(moved), len(moved), asked)
 
 
 def lost_runs(limit: int) -> Flow[list[str]]:
@@ -146,7 +148,7 @@ def _lose(ids: Sequence[str], max_losses: int) -> Flow[tuple[list[RunState], int
     return found, now
 
 
-def _bury_steps(fatal: Sequence[RunState], max_losses: int) -> Flow[tuple[list[RunState], Settlement]]:
+def _fail_lost_steps(fatal: Sequence[RunState], max_losses: int) -> Flow[tuple[list[RunState], Settlement]]:
     """Dead letters among steps of dag runs: with them the run fails. If the run is locked they still name a dead
     worker, and are found again."""
     dags, _ = yield from lock_free({step.dag_id for step in fatal if step.dag_id is not None})

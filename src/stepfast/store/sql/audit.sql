@@ -23,7 +23,7 @@ WHERE a.id < COALESCE(:before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORD
 SELECT a.id::text, at, who, what, which, origin, detail, outcome, said, {now} FROM {audit} a
 WHERE which = :which AND a.id < COALESCE(:before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY a.id DESC LIMIT :most;
 
--- name: audit_heard(u(id uuid, said text))
+-- name: audit_progress(u(id uuid, said text))
 -- How far an action is that takes long, and when that was: by this the line of one whose process is gone is known.
 {update audit a, u} SET said = u.said, detail = json_set(COALESCE(a.detail, '{}'), '$.heard', {stamp})
 {from u} WHERE a.id = u.id AND a.outcome = 'begun';

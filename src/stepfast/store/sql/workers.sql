@@ -86,7 +86,7 @@ SELECT id, beat_at, lease_ms, process FROM {workers} WHERE state <> 'dead' AND i
 -- The leases of workers whose processes are known to be gone are over.
 {update workers w, u} SET expires_at = 0 {from u} WHERE w.id = u.id AND w.state <> 'dead';
 
--- name: bury(worker, among uuid[])
+-- name: declare_dead(worker, among uuid[])
 -- Workers silent beyond their lease are dead, but only those of `among`, if that names any: the clock may have stepped. From
 -- here on their heartbeats are refused.
 UPDATE {workers} SET state = 'dead'

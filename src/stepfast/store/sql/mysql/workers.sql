@@ -5,7 +5,7 @@
 UPDATE {workers} SET beat_at = {stamp}, expires_at = {stamp} + lease_ms, running = :running
 WHERE id = :worker AND state <> 'dead';
 
--- override: bury(worker, among uuid[])
+-- override: declare_dead(worker, among uuid[])
 -- Workers silent beyond their lease are dead, but only those of `among`, if that names any: the clock may have stepped. From
 -- here on their heartbeats are refused.
 SELECT id FROM {workers}

@@ -1,6 +1,6 @@
 -- The audit: what people have done by the console.
 
--- override: audit_heard
+-- override: audit_progress
 -- How far an action is that takes long, and when that was: by this the line of one whose process is gone is known.
 UPDATE {schema}.audit a
 SET said = u.said, detail = (COALESCE(a.detail, '{}')::jsonb || jsonb_build_object('heard', {stamp}))::text
