@@ -26,6 +26,7 @@ STARTS = 10_000
 SCHEDULES = 5_000
 REMOTE = 20_000
 QUEUES, LIMITED, STARTS = 300, 20_000, 5_000
+KEPT = 20_000
 WORKER = "00000000-0000-7000-8000-000000000001"
 
 FILL = [
@@ -147,6 +148,18 @@ FILL = [
        SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'ada', 'run.cancel',
               'run ' || n % 1000, '::1', 'done'
        FROM generate_series(1, 5000) n""",
+    # what agents keep: checkpoints of graphs, and the items of sessions
+    f"""INSERT INTO stepfast.checkpoints (id, scope, thread, ns, checkpoint, run, versions, value, format, created_at)
+        SELECT md5('c' || n)::uuid, md5('t' || n % 10000)::uuid, 't' || n % 10000, '', lpad(n::text, 9, '0'),
+               md5('f' || n % 10000), '{{}}', '1', 1, n
+        FROM generate_series(1, {KEPT}) n""",
+    f"""INSERT INTO stepfast.checkpoint_values (id, thread, ns, channel, version, value, format)
+        SELECT md5('v' || n)::uuid, 't' || n % 10000, '', 'c', '1', '1', 1 FROM generate_series(1, {KEPT}) n""",
+    f"""INSERT INTO stepfast.checkpoint_writes (id, owner, thread, task, path, number, channel, value, format)
+        SELECT md5('w' || n)::uuid, md5('c' || n)::uuid, 't' || n % 10000, 't', '', 0, 'c', '1', 1
+        FROM generate_series(1, {KEPT}) n""",
+    f"""INSERT INTO stepfast.session_items (session, number, batch, value, format, added_at)
+        SELECT 's' || n % 10000, n / 10000, md5('b' || n)::uuid, '1', 1, n FROM generate_series(1, {KEPT}) n""",
     f"""INSERT INTO stepfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
                                       started_at, beat_at, expires_at)
         VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
@@ -165,6 +178,7 @@ NOT_HOT = {
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
     "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged", "schedules",
     "queues", "queue_depths", "glance_sizes", "count_runs", "count_runs_tagged",
+    "checkpoints_of_all", "old_sessions",
 }  # fmt: skip
 """What is asked once per process, or by people. A page of runs is a walk along the primary key as long as its filters
 let most rows through; where they do not, how much of the table it reads is a matter of its arguments, which a generic
