@@ -1,4 +1,4 @@
-"""For Starlette and FastAPI: streams of runs as server-sent events, callbacks, CloudEvents, a lifespan.
+"""For Starlette and FastAPI: streams of runs as server-sent events, callbacks, CloudEvents, a lifespan, a dependency.
 
 Mount them where you like: ``api.mount("/streams", Router(routes=stepfast.web.streams(app, authorize=may_read)))``.
 """
@@ -16,14 +16,15 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack, overload
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from .app import Stepfast
 from .engine.events import Event
-from .engine.options import WorkerKeywords
+from .engine.options import StartKeywords, WorkerKeywords
+from .engine.workflow import Workflow
 from .errors import (
     CallbackDone,
     CallbackNotFound,
@@ -34,6 +35,7 @@ from .errors import (
     RunNotFound,
 )
 from .model import status
+from .run import Run
 from .streams import StreamItem, check_offset
 
 try:
@@ -42,6 +44,9 @@ try:
     from starlette.routing import Route
 except ModuleNotFoundError as missing:  # pragma: no cover - tried by the tests of packaging, in a process of its own
     raise ModuleNotFoundError("stepfast.web needs Starlette: pip install 'stepfast[web]'") from missing
+
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 Authorize = Callable[[Request, str], bool | Awaitable[bool]]
 
@@ -372,6 +377,50 @@ def lifespan(
             yield None if inner is None else await stack.enter_async_context(inner(web))
 
     return entered
+
+
+class Starter:
+    """Starts runs for a request, in the transaction of its connection if there is one: see ``starter``."""
+
+    def __init__(self, app: Stepfast, connection: Any = None) -> None:
+        self._app = app
+        self._connection = connection
+
+    @overload
+    async def __call__(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartKeywords]) -> Run[O]: ...
+    @overload
+    async def __call__(self, workflow: str, input: Any = None, **options: Unpack[StartKeywords]) -> Run[Any]: ...
+    async def __call__(self, workflow: Any, input: Any = None, **options: Any) -> Run[Any]:
+        """Start a run; the options are those of ``app.start``."""
+        if self._connection is not None:
+            options.setdefault("connection", self._connection)
+        untyped: Any = self._app
+        run: Run[Any] = await untyped.start(workflow, input, **options)
+        return run
+
+
+def starter(app: Stepfast, connection: Callable[..., Any] | None = None) -> Callable[..., Starter]:
+    """A dependency of FastAPI that starts runs, for work that survives the process, unlike a background task:
+    ``later: Annotated[Starter, Depends(starter(app))]``, then ``await later(send_mail, address)``.
+
+    ``connection`` is a dependency that gives a session or a connection of the request: each start joins its
+    transaction, and there is no run if that is rolled back.
+    """
+    if connection is None:
+        return lambda: Starter(app)
+    try:
+        from fastapi import Depends
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "stepfast.web.starter(connection=) needs FastAPI: pip install fastapi; elsewhere there is "
+            "Starter(app, connection)"
+        ) from None
+    depends = Depends(connection)
+
+    def give(connection: Any = depends) -> Starter:
+        return Starter(app, connection)
+
+    return give
 
 
 def _json(value: Any) -> str:
