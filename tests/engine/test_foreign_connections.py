@@ -256,3 +256,32 @@ def test_an_interruption_stays_in_the_thread_that_it_met(url: str) -> None:
         assert app.sync.runs() == []
     finally:
         app.sync.close()
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_savepoint_takes_with_it_what_was_started_sent_and_published(
+    make_app: MakeApp, url: str, driver: str
+) -> None:
+    app = make_app()
+    asks = declare(app)
+    earlier = await app.start(asks, 1)
+    made = create_async_engine(url.replace("postgresql://", f"postgresql+{driver}://"), poolclass=pool.NullPool)
+
+    async def join(session: AsyncSession, what: str) -> str:
+        run = await app.start(asks, 2, tags=[what], connection=session)
+        await earlier.signal("more", what, connection=session)
+        await app.publish("happened", what, id=what, connection=session)
+        return run.id
+
+    async with AsyncSession(made) as session, session.begin():
+        with pytest.raises(ZeroDivisionError):
+            async with session.begin_nested():
+                await join(session, "gone")
+                raise ZeroDivisionError
+        async with session.begin_nested():
+            kept = await join(session, "kept")
+        assert len(await app.runs()) == 1  # the transaction is still open
+    assert {run.id for run in await app.runs()} == {earlier.id, kept}
+    assert [event.data for event in await app.events(name="happened")] == ["kept"]
+    await app.drain()
+    assert await earlier.result(timeout=PATIENCE) == [1, "kept"]

@@ -22,6 +22,7 @@ from ..model.ids import successor_id
 from ..model.names import OWN_KEYS, check_callback, check_event, check_name, check_question, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
+from ..store.alchemy import with_session
 from .attributes import AttributesCall
 from .call import UnplacedCall, call_line, refuse_in_step, step_key
 from .callbacks import CallbackCall, CallbackPlan
@@ -272,6 +273,8 @@ class ContextBase:
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
     ) -> TransactionCall[Any]:
         work, args = self._described("ctx.transaction", target, args)
+        if work.options.session:
+            work = Work(work.name, with_session(work.function), work.shape, work.options)
         self._check_undo(work, args, kwargs)
         return TransactionCall(self._execution, self._cursor, work, where, args, kwargs)
 
@@ -288,6 +291,8 @@ class ContextBase:
             self._check_caller(what)
         execution.check_caller(self._cursor)
         label = options.name
+        if options.session is not None and what != "ctx.transaction":
+            raise ContextMisuse(f"{what} takes no session=: write ctx.options(session=True).transaction(…)")
         if isinstance(target, str):
             if not args:
                 raise ContextMisuse(f"{what}({target!r}, …) names a step but gives no function to call")

@@ -40,6 +40,8 @@ class StepKeywords(TypedDict, total=False):
     """Whether the arguments are kept for the activity log."""
     compensate: Callable[..., Any] | None
     """What undoes the step: called with its output and its arguments."""
+    session: bool | None
+    """The function of ``ctx.transaction`` gets a session of SQLAlchemy instead of a connection."""
 
 
 class ServedKeywords(TypedDict, total=False):

@@ -75,6 +75,7 @@ class StepOptions:
     """What undoes the step when the run fails for good or is cancelled: called with the output and the arguments."""
     retry_on: Errors | None = None
     give_up_on: Errors | None = None
+    session: bool | None = None
 
     def over(self, other: StepOptions) -> StepOptions:
         """These options, and the other's where these say nothing."""
@@ -132,7 +133,12 @@ def step_options(said_by: str, **given: Unpack[StepKeywords]) -> StepOptions:
     backoff = check_backoff(given.get("backoff"))
     retry_on = check_errors(given.get("retry_on"), "retry_on")
     give_up_on = check_errors(given.get("give_up_on"), "give_up_on")
-    return StepOptions(name, retries, backoff, limit, given.get("record_arguments"), compensate, retry_on, give_up_on)
+    session = given.get("session")
+    if session not in (None, True, False):
+        raise ConfigurationError(f"session must be True or False, not {session!r}")
+    return StepOptions(
+        name, retries, backoff, limit, given.get("record_arguments"), compensate, retry_on, give_up_on, session
+    )
 
 
 class StepFunction(Generic[P, R]):
@@ -140,6 +146,10 @@ class StepFunction(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], options: StepOptions, scope: dict[str, Any] | None = None) -> None:
         check_function(function, "step")
+        if options.session is not None:
+            raise ConfigurationError(
+                "@step takes no session=: it is for ctx.transaction. Write ctx.options(session=True).transaction(…)"
+            )
         functools.update_wrapper(self, function)
         self.function = function
         self.options = options

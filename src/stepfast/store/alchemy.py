@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from ..caller_thread import beside_the_loop, callers_thread, refuse_without_loop
-from ..errors import DatabaseUnavailable
+from ..errors import ConfigurationError, DatabaseUnavailable
 
 
 async def beneath(connection: Any) -> Any:
@@ -15,7 +17,7 @@ async def beneath(connection: Any) -> Any:
         return await beneath_sync(connection)
     refuse_without_loop()
     alchemist = await connection.connection() if hasattr(connection, "get_bind") else connection
-    theirs = (await alchemist.get_raw_connection()).driver_connection
+    theirs = unlent((await alchemist.get_raw_connection()).driver_connection)
     # SQLAlchemy notes that a transaction is open with the first statement that passes through it: it would not commit.
     await alchemist.exec_driver_sql("SELECT 1")
     return theirs
@@ -51,4 +53,31 @@ def _driver_connection(connection: Any) -> Any:
         raise DatabaseUnavailable("the connection that was passed is closed")
     if not connection.in_transaction():
         connection.begin()
-    return connection.connection.driver_connection
+    return unlent(connection.connection.driver_connection)
+
+
+def with_session(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a session and arguments as one of a driver's connection and them. Refused without SQLAlchemy, which
+    nothing else needs."""
+    try:
+        from . import alchemy_session
+    except ImportError:
+        raise ConfigurationError(
+            "ctx.options(session=True) needs SQLAlchemy 2: pip install 'sqlalchemy[asyncio]'"
+        ) from None
+    return functools.partial(alchemy_session.with_session, function)
+
+
+class Lent:
+    """A driver's connection that its borrower neither ends nor closes."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+
+def unlent(connection: Any) -> Any:
+    """A driver's connection itself."""
+    return connection.connection if type(connection).__mro__[-2] is Lent else connection

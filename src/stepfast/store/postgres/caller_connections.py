@@ -17,7 +17,7 @@ import asyncpg
 
 from ...caller_thread import beside_the_loop, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
-from ..alchemy import beneath_sync, comes_from, kind_of
+from ..alchemy import beneath_sync, comes_from, kind_of, unlent
 from .connections import know_arrays
 from .errors import translate
 from .transactions import callers_transaction, is_gone
@@ -256,7 +256,7 @@ async def _driver_connection(connection: Any) -> Any:
 async def _beneath(connection: Any) -> Any:
     """SQLAlchemy is known by its methods: a session gives its connection, that one the driver's."""
     alchemist = await connection.connection() if hasattr(connection, "get_bind") else connection
-    theirs = (await alchemist.get_raw_connection()).driver_connection
+    theirs = unlent((await alchemist.get_raw_connection()).driver_connection)
     if is_foreign(theirs) or not theirs.is_in_transaction():
         # SQLAlchemy sends its BEGIN with the first statement that passes through it. Before that we would be outside
         # of its transaction, and what we write would stay when it is rolled back.
