@@ -8,6 +8,7 @@ a workflow it is the SDK's runner.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -21,11 +22,13 @@ try:
     import pydantic
     from agents import Agent, Handoff, RunConfig, RunResult, RunResultStreaming, RunState
     from agents import Runner as PlainRunner
+    from agents.guardrail import GuardrailFunctionOutput
     from agents.items import ModelResponse, TResponseInputItem, TResponseStreamEvent
     from agents.memory import Session, SessionABC, SessionSettings
     from agents.models.interface import Model, ModelProvider
-    from agents.tool import FunctionTool, Tool
+    from agents.tool import ApplyPatchTool, ComputerTool, CustomTool, FunctionTool, LocalShellTool, ShellTool, Tool
     from agents.tool_context import ToolContext
+    from agents.tool_guardrails import ToolGuardrailFunctionOutput
     from openai.types.responses import ResponseCompletedEvent
 except ImportError as error:
     raise ImportError(
@@ -38,6 +41,8 @@ T = TypeVar("T")
 
 _RESPONSE = pydantic.TypeAdapter(ModelResponse)
 _COMPLETED = pydantic.TypeAdapter(ResponseCompletedEvent)
+_LOCAL = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
+"""Tools that the SDK executes in this process, by itself."""
 _RETRYABLE_CLIENT_ERRORS = frozenset({408, 409, 425, 429})
 """Statuses below 500 that another try may not meet."""
 
@@ -281,6 +286,8 @@ def _durable_agent(agent: Agent[Any], steps: _Steps, known: dict[int, Agent[Any]
     if isinstance(agent.model, Model):
         changed.model = _durable_model(agent.model, agent.name, steps)
     changed.tools = [_durable_tool(tool, steps) for tool in agent.tools]
+    changed.input_guardrails = _durable_guardrails(agent.input_guardrails, steps)
+    changed.output_guardrails = _durable_guardrails(agent.output_guardrails, steps)
     changed.mcp_servers = [cast(Any, _DurableServer(server, steps)) for server in agent.mcp_servers]
     changed.handoffs = [_durable_handoff(handoff, steps, known) for handoff in agent.handoffs]
     return changed
@@ -300,6 +307,11 @@ def _durable_handoff(
 
 
 def _durable_tool(tool: Tool, steps: _Steps) -> Tool:
+    if isinstance(tool, _LOCAL) or (isinstance(tool, ShellTool) and tool.executor is not None):
+        raise ContextMisuse(
+            f"tool {tool.name!r} ({type(tool).__name__}) is executed by the SDK itself, also on a replay: "
+            "give the agent a function tool that does the same"
+        )
     if not isinstance(tool, FunctionTool):
         return tool  # executed by the provider of the model, within its call
     invoke = tool.on_invoke_tool
@@ -310,7 +322,32 @@ def _durable_tool(tool: Tool, steps: _Steps) -> Tool:
 
         return await steps.tool(context.tool_call_id, f"tool {tool.name}", call)
 
-    return dataclasses.replace(tool, on_invoke_tool=durable)
+    before, after = (
+        None if guardrails is None else _durable_guardrails(guardrails, steps)
+        for guardrails in (tool.tool_input_guardrails, tool.tool_output_guardrails)
+    )
+    return dataclasses.replace(tool, on_invoke_tool=durable, tool_input_guardrails=before, tool_output_guardrails=after)
+
+
+def _durable_guardrails(guardrails: list[Any], steps: _Steps) -> list[Any]:
+    """Guardrails of an agent or of a tool whose functions are steps."""
+    return [_durable_guardrail(guardrail, steps) for guardrail in guardrails]
+
+
+def _durable_guardrail(guardrail: Any, steps: _Steps) -> Any:
+    function, name = guardrail.guardrail_function, f"guardrail {guardrail.get_name()}"
+
+    async def durable(*args: Any, **kwargs: Any) -> Any:
+        async def call() -> Any:
+            found = function(*args, **kwargs)
+            found = await found if inspect.isawaitable(found) else found
+            given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+            return [type(found) is GuardrailFunctionOutput, {**given, "output_info": _as_json(found.output_info)}]
+
+        of_agent, given = await steps.tool(name, name, call)
+        return (GuardrailFunctionOutput if of_agent else ToolGuardrailFunctionOutput)(**given)
+
+    return dataclasses.replace(guardrail, guardrail_function=durable, name=guardrail.get_name())
 
 
 def _as_json(value: Any) -> Any:
@@ -407,6 +444,9 @@ def _durable(options: dict[str, Any], steps: _Steps) -> dict[str, Any]:
     given = options.get("run_config")
     config = given if isinstance(given, RunConfig) else RunConfig(**(given or {}))
     changes: dict[str, Any] = {"model_provider": _DurableModels(config.model_provider, steps)}
+    for kind in ("input_guardrails", "output_guardrails"):
+        if getattr(config, kind):
+            changes[kind] = _durable_guardrails(getattr(config, kind), steps)
     if isinstance(config.model, Model):
         changes["model"] = _durable_model(config.model, "run_config", steps)
     session: Session | None = options.get("session")

@@ -14,7 +14,19 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from agents import Agent, SQLiteSession, function_tool, handoff, set_tracing_disabled
+from agents import (
+    Agent,
+    ApplyPatchTool,
+    GuardrailFunctionOutput,
+    InputGuardrailTripwireTriggered,
+    SQLiteSession,
+    ToolGuardrailFunctionOutput,
+    function_tool,
+    handoff,
+    input_guardrail,
+    set_tracing_disabled,
+    tool_input_guardrail,
+)
 from agents.items import ModelResponse
 from agents.mcp import MCPServerStdio
 from agents.models.interface import Model
@@ -161,6 +173,50 @@ async def test_a_call_that_needs_approval_waits_for_a_signal() -> None:
     await crash_everywhere(app, handle, "money back", drive=decide)
 
 
+async def test_guardrails_are_steps_called_once() -> None:
+    @input_guardrail
+    async def on_topic(context: Any, agent: Any, input: Any) -> GuardrailFunctionOutput:
+        CALLS["guardrail"] += 1
+        return GuardrailFunctionOutput(output_info={"seen": input}, tripwire_triggered=input == "off topic")
+
+    @tool_input_guardrail
+    def known_city(data: Any) -> ToolGuardrailFunctionOutput:
+        CALLS["tool guardrail"] += 1
+        if "Oslo" in data.context.tool_arguments:
+            return ToolGuardrailFunctionOutput.reject_content("not known")
+        return ToolGuardrailFunctionOutput.allow()
+
+    @function_tool(tool_input_guardrails=[known_city])
+    async def weather(city: str) -> str:
+        """How warm it is."""
+        CALLS[city] += 1
+        return "warm"
+
+    app = Stepfast("sqlite://")
+    agent = Agent("guarded", model=Answers(two_cities), tools=[weather], input_guardrails=[on_topic])
+
+    @app.workflow
+    async def ask(ctx: Context, question: str) -> str:
+        try:
+            result = await Runner.run(agent, question)
+        except InputGuardrailTripwireTriggered as error:
+            answer = f"refused: {error.guardrail_result.output.output_info}"
+        else:
+            answer = str(result.final_output)
+        await ctx.sleep(timedelta(days=1))  # what follows is a replay
+        return answer
+
+    async with Lab(app) as lab:
+        run = await lab.start(ask, "Where is it warm?")
+        await lab.advance(timedelta(days=2))
+        assert await run.result() == "call-Oslo not known, call-Rome warm"
+        assert CALLS == {"guardrail": 1, "model": 2, "tool guardrail": 2, "Rome": 1}
+        run = await lab.start(ask, "off topic")
+        await lab.advance(timedelta(days=2))
+        assert await run.result() == "refused: {'seen': 'off topic'}"
+        assert CALLS["guardrail"] == 2
+
+
 async def test_events_of_the_model_go_to_a_stream_of_the_run() -> None:
     app = Stepfast("sqlite://")
     agent = Agent("teller", model=ScriptedModel([[assistant_message("It is warm.")]]))
@@ -245,7 +301,20 @@ async def test_what_cannot_be_durable_is_refused_by_name() -> None:
     async def blocking(ctx: Context, question: str) -> str:
         return str(Runner.run_sync(agent, question).final_output)
 
+    class Editor:
+        def create_file(self, operation: Any) -> Any: ...
+
+        update_file = delete_file = create_file
+
+    patcher = Agent("patcher", model=Answers(two_cities), tools=[ApplyPatchTool(editor=Editor())])
+
+    @app.workflow
+    async def patches(ctx: Context, question: str) -> str:
+        return str((await Runner.run(patcher, question)).final_output)
+
     async with Lab(app) as lab:
+        with pytest.raises(RunFailed, match=r"'apply_patch' .*a function tool that does the same"):
+            await (await lab.start(patches, "?")).result()
         with pytest.raises(RunFailed, match="async def"):
             await (await lab.start(plain, "?")).result()
         with pytest.raises(RunFailed, match="run_sync"):
