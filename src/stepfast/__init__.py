@@ -13,6 +13,7 @@ from .engine.events import Event
 from .engine.host import cancelled
 from .engine.invocation import current
 from .engine.maps import MapCall, Results
+from .engine.middleware import MiddlewareCall, Proceed
 from .engine.questions import Question
 from .engine.step import StepCall, step
 from .engine.streams import Stream, stream
@@ -125,10 +126,12 @@ __all__ = [
     "LogLine",
     "MapCall",
     "MapFailed",
+    "MiddlewareCall",
     "NamespaceMoved",
     "NonDeterminismError",
     "NonRetryableError",
     "PayloadError",
+    "Proceed",
     "Question",
     "QuestionRefused",
     "QuestionTimeout",

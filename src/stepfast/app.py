@@ -13,7 +13,9 @@ from . import callbacks
 from .bulk import BulkResult, BulkVerb, apply_action
 from .compatibility import CheckedRun, Checker
 from .engine.dag import Dag, dag_from_spec, dag_options
+from .engine.host import current_execution
 from .engine.invocation import refuse_in_workflow
+from .engine.middleware import Middleware, check_middleware
 from .engine.observers import UNTOLD, Observer, Observers, check_observer, observers_of, starting
 from .engine.options import (
     ChildKeywords,
@@ -71,6 +73,7 @@ from .store.migrations import refuse_missing, refuse_too_new
 from .transports import check_transport, transport_for
 from .worker import Worker
 from .worker.context import Identity, WorkerContext
+from .worker.lifespan import Lifespan, MakeLifespan, check_lifespan, state_of
 from .worker.remote_dispatcher import Transport
 from .worker.shutdown import run_until_signal
 from .worker.threads import REAL
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
+M = TypeVar("M", bound=Middleware)
 
 
 @shows_options
@@ -106,6 +110,7 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         record_arguments: bool | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
+        lifespan: MakeLifespan | None = None,
     ) -> None:
         named = os.environ.get("STEPFAST_URL") if url is None else url
         self.url: DatabaseUrl = parse_url(named or DEFAULT_URL if url is None else url)
@@ -126,6 +131,10 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         """The least level of the lines that are kept of what the code of runs logs; None: none are."""
         self.observers: tuple[Observer, ...] = tuple(check_observer(observer) for observer in observers)
         """They are notified of what happens to runs; ``observe`` adds others."""
+        self._middleware: tuple[Middleware, ...] = ()
+        self._lifespan = check_lifespan(lifespan)
+        self._lifespans: list[Lifespan] = []
+        """Those that workers of this process have entered."""
         self._registry = Registry(self.settings)
         self.workflows = self._registry.workflows
         self._payloads = Payloads(self.settings, codec, self.logger)
@@ -478,6 +487,8 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             connected.observers,
             self._send_signal,
             self.run_logs,
+            self._middleware,
+            None if self._lifespan is None else Lifespan(self._lifespan, self, self.logger, self._lifespans),
         )
         if connected.transport is None:
             connected.transport = transport_for(
@@ -543,6 +554,25 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
                 "it as Stepfast(observers=[…])"
             )
         self.observers = (*self.observers, check_observer(observer))
+
+    def middleware(self, function: M) -> M:
+        """Register a function around every attempt of a run and every try of a step: ``async def with_tenant(call,
+        proceed)``, which awaits ``proceed()`` and returns what that gives. The first one registered is the outermost.
+        Only while not connected."""
+        if self._connections.open:
+            raise ConfigurationError(
+                "a middleware cannot be added to an application that is connected. Add it before the first use"
+            )
+        self._middleware = (*self._middleware, check_middleware(function))
+        return function
+
+    @property
+    def state(self) -> Any:
+        """What ``Stepfast(lifespan=…)`` has yielded, for the worker that executes the caller, or else the last one of
+        this event loop."""
+        app, execution = resolve_app(self), current_execution.get()
+        own = None if execution is None else execution.recorder.lifespan
+        return state_of(app._lifespans, own if isinstance(own, Lifespan) else None)
 
     async def close(self) -> None:
         """Disconnect. A worker that is still at work in this event loop is stopped first, as by leaving its block. The

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..model.graph import Graph
     from .dag import DagView
     from .invocation import Replaying
+    from .middleware import AttemptMiddleware
     from .step import Undoable
 
 
@@ -54,8 +55,8 @@ class Execution:
     # What few runs change is said for the class, and what few need is made when it is needed.
     __slots__ = (
         "__dict__", "_end", "_holds", "_trail", "_waits", "active", "asked", "at_work", "began", "busy", "claim",
-        "claimed", "clock", "closed", "history", "ledger", "main", "own_streams", "own_tasks", "parting", "recorder",
-        "replaying", "run_id", "seq", "taken", "task", "timer", "tokens", "unawaited", "view", "workflow",
+        "claimed", "clock", "closed", "history", "ledger", "main", "middleware", "own_streams", "own_tasks", "parting",
+        "recorder", "replaying", "run_id", "seq", "taken", "task", "timer", "tokens", "unawaited", "view", "workflow",
     )  # fmt: skip
 
     closed: BaseException | None
@@ -90,6 +91,8 @@ class Execution:
     """The tokens of its callbacks, and what is stored in their place."""
     own_streams: RunStreams | None
     """What it sends to streams, if it ever asked for one."""
+    middleware: AttemptMiddleware | None
+    """Functions of the application around this attempt and its steps, if there are any."""
     own_lines: RunLines | None = None
     """What it logs, if its lines are kept."""
     has_said_progress = False
@@ -108,7 +111,7 @@ class Execution:
         self.claim = claimed.claim
         self.claimed = claimed
         self.closed = self.parting = self.task = self.timer = self.asked = self.view = self.replaying = None
-        self.own_tasks = self.own_streams = self.tokens = None
+        self.own_tasks = self.own_streams = self.tokens = self.middleware = None
         self._trail = self._waits = self._holds = self._end = None
         self.busy, self.at_work = 1, 0
         self.workflow = workflow

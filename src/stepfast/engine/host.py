@@ -441,6 +441,8 @@ class Recorder:
     """Who is notified of what happens to runs; None without observers."""
     run_logs: int | None = None
     """The least level of lines that are kept of what runs log; None: none are."""
+    lifespan: object = None
+    """What the worker has entered before it took work, if the application has a lifespan."""
     step_observers: Observers | None
     """The observers, if any of them wants to hear of each call of a step."""
     gathered: Gathered | None = None

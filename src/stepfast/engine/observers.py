@@ -545,7 +545,7 @@ class Observers:
             self.step_begins(step)
         began = step.execution.clock.now()
         try:
-            result = await step._call()
+            result = await step.call()
         except BaseException as error:
             self.step_raised(step, began, error)
             raise

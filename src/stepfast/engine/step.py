@@ -282,7 +282,7 @@ class StepCall(DurableCall[T]):
                     try:
                         if (observers := execution.recorder.step_observers) is not None and observers.step_called:
                             observers.step_begins(self)  # a lab lets the try fail by this
-                        result = await self._call()
+                        result = await (self._call() if execution.middleware is None else self.call())
                         if execution.own_streams is not None and self.kind != TRANSACTION:  # that is recorded by now
                             await execution.own_streams.settle()
                     except BaseException as error:
@@ -437,6 +437,11 @@ class StepCall(DurableCall[T]):
         return self._execution
 
     # -- calling the function --------------------------------------------------------------------------------
+
+    def call(self) -> Awaitable[Any]:
+        """Call the function once, within the middleware of the application."""
+        around = self._execution.middleware
+        return self._call() if around is None else around.around_step(self)
 
     def _call(self) -> Awaitable[Any]:
         work = self._work

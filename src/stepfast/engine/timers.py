@@ -280,7 +280,7 @@ class UntilCall(StepCall[T]):
         token, observers = current_call.set(self), self._execution.recorder.step_observers
         self._execution.at_work += 1
         try:
-            return await (self._call() if observers is None else observers.call(self))
+            return await (self.call() if observers is None else observers.call(self))
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except Exception as error:

@@ -32,6 +32,9 @@ class AttributeQueries(StoreRequests):
         if attributes and not all(self._named.get(each.name) == each.type for each in attributes):
             check_types(attributes, await self.attribute_types([each.name for each in attributes]))
 
-    async def attributes_of(self, run_id: str) -> dict[str, str]:
-        """The attributes of a run, as they are stored."""
-        return {row[0]: row[1] for row in await self._fetch("attributes_of", run_id)}
+    async def attributes_of(self, ids: Sequence[str]) -> dict[str, list[Attribute]]:
+        """The attributes of those of some runs that have any."""
+        found: dict[str, list[Attribute]] = {}
+        for run_id, name, value in await self._fetch("attributes_of", list(ids)):
+            found.setdefault(run_id, []).append(Attribute(name, value))
+        return found

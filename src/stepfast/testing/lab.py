@@ -145,6 +145,8 @@ async def bury(worker: Worker, mortal: MortalStore) -> None:
         kill(worker)
     duties = worker.duties
     await asyncio.gather(*worker._tasks, *duties.chores, return_exceptions=True)
+    if worker._context.lifespan is not None:
+        await worker._context.lifespan.cut_off()
     for closing in (duties.mailbox_poller.close, duties.dag_cache.close, duties.executor.close):
         await closing()
 
@@ -172,7 +174,9 @@ class LabApp(Stepfast):
             logger=app.logger,
             run_logs=app.run_logs,
             settings=_settings(app.settings, seed),
+            lifespan=app._lifespan,
         )
+        self._middleware = app._middleware
         self._clock: LabClock = clock
         self._seed = seed
         self._doubles = doubles

@@ -7,6 +7,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
 from ..engine.host import Promise, current_execution
 from ..engine.invocation import kind_of
+from ..engine.middleware import AttemptMiddleware
 from ..engine.observers import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.outcomes import as_misuse, decode_error, encode_error, explain, type_name
 from ..engine.step import being_cancelled, cancelled_by_code, exited
@@ -34,6 +36,7 @@ from ..errors import (
     sentence,
 )
 from ..model import status
+from ..model.attributes import decode as decode_attribute
 from ..model.backoff import default_backoff
 from ..model.names import CHECKS
 from ..model.records import RUN_ITSELF, FailedTry, StepRecord, Transition, ValueSet
@@ -314,6 +317,7 @@ class Attempts:
     ) -> None:
         self._settings, self._payloads, self._logger = context.settings, context.payloads, context.logger
         self._observers = context.observers
+        self._middleware = context.middleware
         self._leaving = leaving
         self._queries = queries
         self._dag_cache = dag_cache
@@ -369,15 +373,27 @@ class Attempts:
         if claimed.asked is not None:
             execution.asked = execution.asked or claimed.asked
         if claimed.undoing:
-            return await kind.undo(execution, self._threads.submit)
+            undo = partial(kind.undo, execution, self._threads.submit)
+            return await (undo() if not self._middleware else self._around(execution, undo))
         if execution.asked is not None and kind.applies_request_first and not execution.must_record_first():
             execution.leave_as_requested()
             raise execution.closed or OVER
         try:
-            return await kind.perform(execution, partial(self._threads.call, execution))
+            perform = partial(kind.perform, execution, partial(self._threads.call, execution))
+            around = self._middleware and execution.workflow.kind != DAG  # a dag run itself has no code
+            return await (self._around(execution, perform) if around else perform())
         finally:
             if execution.own_streams is not None:
                 execution.own_streams.journal()
+
+    async def _around(self, execution: Execution, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Do the work within the middleware of the application."""
+        stored = await self._queries.attributes(execution.claimed.dag_id or execution.run_id)
+        attributes = MappingProxyType({name: decode_attribute(value) for name, value in stored})
+        if execution.closed is not None:
+            raise execution.closed
+        execution.middleware = AttemptMiddleware(self._middleware, execution, attributes)
+        return await execution.middleware.around_attempt(work)
 
     async def _load(self, execution: Execution) -> None:
         """Load the rest of a long history, and what a step sees of its dag run. Without its graph it gives its slot

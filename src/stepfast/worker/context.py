@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ..engine.middleware import Middleware
 from ..engine.observers import Observers
 from ..engine.workflow import Workflow
 from ..model.payload import Payloads
@@ -18,6 +19,7 @@ from ..model.status import DAG_STEP
 from ..settings import Settings
 from ..store import Store
 from .db_retry import dutifully
+from .lifespan import Lifespan
 from .threads import Clockwork
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -172,6 +174,10 @@ class WorkerContext:
     """Sends a signal of a run to another."""
     run_logs: int | None = None
     """The least level of lines that are kept of what runs log."""
+    middleware: Sequence[Middleware] = ()
+    """Functions of the application around each attempt and each try of a step, outermost first."""
+    lifespan: Lifespan | None = None
+    """What the worker enters before it takes work."""
 
     @property
     def clock(self) -> Clockwork:

@@ -350,6 +350,7 @@ class WorkerHost(Recorder):
         self.observers = context.observers
         self.step_observers = None if context.observers is None else context.observers.of_steps
         self.run_logs = context.run_logs
+        self.lifespan = context.lifespan
         self.gathered = None if context.observers is None else context.observers.gather()
         self._journal = journal
         self._progress = progress

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..cancellation import seen
 from ..engine.execution import Execution
 from ..engine.host import StoreQueries as EngineErrands
 from ..engine.step import exited
@@ -104,6 +105,8 @@ class StoreQueries(EngineErrands):
         self._transport = transport
         self._unverified = unverified
         self._runtime = runtime
+        self._attributes: tuple[asyncio.Future[dict[str, list[Attribute]]], list[str]] | None = None
+        """The next question for attributes: its answer, and of which runs."""
 
     def new_child(
         self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
@@ -188,12 +191,34 @@ class StoreQueries(EngineErrands):
 
         async def check() -> None:
             await self._store.name_attributes(attributes)
-            names = {*(await self._store.attributes_of(run_id)), *(each.name for each in attributes)}
+            stored = (await self._store.attributes_of([run_id])).get(run_id, ())
+            names = {each.name for each in (*stored, *attributes)}
             most = self._context.settings.max_attributes
             if len(names) > most:
                 raise InvalidInput(too_many(len(names), most))
 
         await self._patiently(check)
+
+    async def attributes(self, run_id: str) -> list[Attribute]:
+        """The attributes of a run; requests of the same turn are answered by one query."""
+        if self._attributes is None:
+            self._attributes = asyncio.get_running_loop().create_future(), [run_id]
+            self._runtime.chore(self._find_attributes(*self._attributes))
+        else:
+            self._attributes[1].append(run_id)
+        found = await asyncio.shield(self._attributes[0])
+        return found.get(run_id, [])
+
+    async def _find_attributes(self, answer: asyncio.Future[dict[str, list[Attribute]]], ids: list[str]) -> None:
+        await asyncio.sleep(0)
+        self._attributes = None
+        try:
+            answer.set_result(await self._patiently(lambda: self._store.attributes_of(ids)))
+        except BaseException as error:
+            answer.set_exception(error) if isinstance(error, Exception) else answer.cancel()
+            seen(answer)
+            if not isinstance(error, Exception):
+                raise
 
     async def next_events(
         self, run_id: str, name: str, key: str, low: int, since: int | None, limit: int

@@ -521,7 +521,19 @@ class Worker:
             raise self.breakage()
 
     async def start(self) -> None:
-        """Register and begin all duties."""
+        """Enter the lifespan of the application, register, and begin all duties."""
+        lifespan = self._context.lifespan
+        if lifespan is None:
+            await self._begin()
+            return
+        await lifespan.enter(self._break)
+        try:
+            await self._begin()
+        except BaseException:
+            await to_the_end(lifespan.leave)
+            raise
+
+    async def _begin(self) -> None:
         try:
             await self._register()
         except StepfastError:
@@ -577,7 +589,11 @@ class Worker:
                 await to_the_end(self._clean_up)
             finally:
                 HANDLER.end(self)
-                self.left.set()
+                try:
+                    if self._context.lifespan is not None:
+                        await self._context.lifespan.leave()
+                finally:
+                    self.left.set()
         self._logger.info("worker %s stopped", self.id)
 
     async def _finish(self, grace: float) -> None:

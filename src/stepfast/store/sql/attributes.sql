@@ -40,9 +40,9 @@ WHERE true
 -- The attributes of removed runs.
 {delete run_attributes by u};
 
--- name: attributes_of(run_id)
--- The attributes of one run.
-SELECT name, value FROM {run_attributes} WHERE run_id = :run_id;
+-- name: attributes_of(ids uuid[])
+-- The attributes of some runs.
+SELECT run_id::text, name, value FROM {run_attributes} WHERE run_id {in ids};
 
 -- name: runs_with_attributes(workflow text, status text, queue text, before uuid, reason text, key text, most,
 --     since bigint, older bigint, tag text, parent uuid, low uuid, high uuid, far, name text, value text,
