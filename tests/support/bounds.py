@@ -9,6 +9,7 @@ the other test processes survive.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import os
@@ -112,7 +113,8 @@ def write_stacks(why: str, stream: TextIO) -> None:
     print(f"\n{'=' * 30} {why} {'=' * 30}", file=stream)
     for task in [thing for thing in gc.get_objects() if isinstance(thing, asyncio.Task)]:
         if not task.done():
-            task.print_stack(file=stream)
+            with contextlib.suppress(TypeError):  # a compiled driver has frames without a line
+                task.print_stack(file=stream)
     stream.flush()
     faulthandler.dump_traceback(stream)
     stream.flush()
