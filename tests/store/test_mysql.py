@@ -149,9 +149,8 @@ async def test_a_repeated_keyed_start_leaves_the_row_of_its_run_alone(mariadb_ur
     shape = new_run().shape._replace(tags=("a",))
     [run_id] = await store.start([NewRun(new_id(), shape, "{}", "k")])
     await run(connection, "CREATE TABLE changes (n integer)")
-    await run(
-        connection, "CREATE TRIGGER changed AFTER UPDATE ON stepfast_runs FOR EACH ROW INSERT INTO changes VALUES (1)"
-    )
+    changed = f"IF OLD.id = '{run_id}' THEN INSERT INTO changes VALUES (1); END IF"
+    await run(connection, f"CREATE TRIGGER changed AFTER UPDATE ON stepfast_runs FOR EACH ROW {changed}")
     await connection.begin()
     await run(connection, "SELECT id FROM stepfast_runs FOR UPDATE")
     again = [NewRun(new_id(), shape, "{}", "k"), NewRun(new_id(), shape, "{}", "other")]

@@ -298,8 +298,8 @@ _AS_GIVEN = re.compile(r"SELECT (\w+)\.\*((?:, '[^']*')*)\s+FROM \{rows \1\}\s+W
 """Rows that are inserted as they are given, and texts behind them."""
 
 
-def _values(found: re.Match[str], source: Source) -> str:
-    return f"VALUES ({', '.join('?' * source.argument(found[1])[1].width)}{found[2]})"
+def _values(found: re.Match[str], source: Source, place: str) -> str:
+    return f"VALUES ({', '.join([place] * source.argument(found[1])[1].width)}{found[2]})"
 
 
 _TABLE = re.compile(r"^CREATE TABLE \{(\w+)\}", re.MULTILINE)
@@ -345,7 +345,7 @@ class Sqlite(Dialect):
     def render(self, source: Source) -> Rendered:
         """The statement. Rows that are written as they are given need no query of their own."""
         source, each = unrolled(source)
-        body = _AS_GIVEN.sub(lambda found: _values(found, source), source.body)
+        body = _AS_GIVEN.sub(lambda found: _values(found, source, "?"), source.body)
         return super().render(source._replace(body=body))._replace(each=each)
 
     def place(self, number: int, argument: Argument, source: Source, order: list[int]) -> str:
@@ -387,6 +387,7 @@ _CONDITIONS = tuple(
     (re.compile(condition), column)
     for condition, column in (
         (r"((?:\w+\.)?)place IS NOT NULL\s+AND \1losses < 2", r"\1is_ready = 1"),
+        (r"((?:\w+\.)?)place IS NOT NULL\s+AND \1losses >= 2", r"\1is_suspect = 1"),
         (r"\((\w+\.)counted_attempt = \1attempt OR \([^()]*\)\)", r"\1is_resuming = 1"),
         (r"((?:\w+\.)?)worker IS NOT NULL\s+AND \1counted_attempt IS NOT NULL", r"\1is_counted = 1"),
         (r"((?:\w+\.)?)started_at IS NULL\s+AND \1completed_at IS NULL", r"\1is_unstarted = 1"),
@@ -426,8 +427,9 @@ def _behind(found: re.Match[str]) -> str:
 
 
 class Mysql(Dialect):
-    """MariaDB 10.6 and MySQL 8. Rows and lists come as one JSON array, as those do that SQLite reads. Places have no
-    numbers, so that the order of the arguments belongs to the statement, and an argument may be in it several times.
+    """MariaDB 10.6 and MySQL 8. Rows and lists come as one JSON array, as those do that SQLite reads. Rows that are
+    inserted as they are given have places (``?``), which the driver repeats. Other places have no numbers, so that the
+    order of the arguments belongs to the statement, and an argument may be in it several times.
     Rows come first in each join, and tables are found by their keys: a server that reads a table as a whole, because it
     is small, locks rows of it that the statement does not mean."""
 
@@ -466,6 +468,7 @@ class Mysql(Dialect):
         """The statement, and the order of its arguments."""
         source, each = unrolled(source)
         body = _BEHIND.sub(_behind, _SET.sub(_qualified, source.body)).removesuffix("\nRETURNING 1")
+        body = _AS_GIVEN.sub(lambda found: _values(found, source, "?"), body)
         for condition, column in () if _DEFINES.search(body) else _CONDITIONS:
             body = condition.sub(column, body)
         body = _ORDERED.sub("", body) if "FROM {rows " in body else body

@@ -32,8 +32,8 @@ from .connections import NOW, NOW_WHEN_LOCKED
 from .errors import translate
 from .transactions import repeatedly, transaction
 
-_ROOM = 4096
-"""Bytes of a packet that are not of one argument."""
+_ROOM, _CELL = 4096, 10
+"""Bytes of a packet that are not of one argument; those by which a value may be longer than in JSON."""
 _DECIMAL = 246
 """The type of a column that the servers make of every sum."""
 _OTHERWISE = {"record_steps": "replace_steps"}
@@ -47,12 +47,16 @@ _WAITS = "FOR UPDATE"
 """At the end of a question that locks the rows that it brings, and waits for locks of others."""
 _AT_ONCE = (16, 4, 1)
 """Of so many rows at once a statement is executed that has a query for each; each number is a statement to prepare."""
+_SIZES = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256)
+"""Rows that are inserted by one statement. Of a single row the server does not say whether it was there: so it is given
+twice."""
 _LIMITED = re.compile(r"\bLIMIT \S+$|^(?!.*ORDER BY)", re.DOTALL)
 _ALL = 2**63 - 1
 """In a part of a UNION an order without a limit has no meaning."""
 _COUNTED = re.compile(rb"(Rows matched|Duplicates): (\d+)")
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
 _PLACE = re.compile(r"%%|%s")
+_ROW = re.compile(r"\bVALUES (\(\?[^()]*\))")
 _FRESH = (
     "(NOT (r.counted_attempt <=> GREATEST(r.attempt, r.first_attempt)) "
     "AND NOT (r.graph IS NOT NULL AND r.dag_id IS NULL))"
@@ -76,6 +80,13 @@ class Part(NamedTuple):
 
     text: str
     order: tuple[int, ...]
+    row: str | None = None
+    """What stands for a row of those that it inserts as they are given; it has places of its own."""
+
+    def with_rows(self, count: int) -> str:
+        """The statement for so many rows."""
+        assert self.row is not None, "rows come as JSON"
+        return self.text.replace(self.row, ", ".join([self.row.replace("?", "%s")] * count))
 
 
 class Statement(NamedTuple):
@@ -95,7 +106,9 @@ def _statement(rendered: Rendered) -> Statement:
     parts, order = [], list(rendered.order)
     for text in _COMMENT.sub(lambda found: found[1] or "", rendered.text).split(";\n"):
         places = sum(found == "%s" for found in _PLACE.findall(text))
-        parts.append(Part(text.strip() if places else text.strip().replace("%%", "%"), tuple(order[:places])))
+        row = _ROW.search(text)
+        plain = text.strip() if places or row else text.strip().replace("%%", "%")
+        parts.append(Part(plain, tuple(order[:places]), row and row[1]))
         del order[:places]
     return Statement(tuple(parts), rendered.each)
 
@@ -108,6 +121,7 @@ class Driver:
         self._packet = packet
         """The largest packet that the server takes, once it is known."""
         self._joined: dict[tuple[str, int], Part] = {}
+        self._texts: dict[tuple[str, int], str] = {}
         """Statements for several rows at once."""
         self.carrier: TransportConnection | None = None
         """The transport of remote steps, if it is in this database and open."""
@@ -187,10 +201,30 @@ class Driver:
         for portion, text in self._portions(rows):
             count = 0
             for part in self._sql[name].parts:
-                count += _written(await _execute(connection, part.text, [text] * len(part.order)))
+                if part.row is not None:
+                    is_small = (most := self._packet()) is None or 8 * len(text) <= most
+                    count += await self._insert(connection, name, part, portion, is_small)
+                else:
+                    count += _written(await _execute(connection, part.text, [text] * len(part.order)))
             if count < len(portion) and name in _OTHERWISE:
                 count += await self.put(connection, _OTHERWISE[name], portion)
             written += count
+        return written
+
+    async def _insert(
+        self, connection: Any, name: str, part: Part, rows: Sequence[tuple[Any, ...]], is_small: bool
+    ) -> int:
+        """Insert rows as they are, by statements for certain numbers of them. Where a row that is there may come again,
+        the last one does, to fill up, if they are small."""
+        repeats, done, written = is_small and "ON DUPLICATE" in part.text, 0, 0
+        while done < len(rows):
+            some = rows[done : done + _SIZES[-1]]
+            size = next((size for size in _SIZES if size >= len(some)), 0) if repeats else len(some)
+            some = [*some, *[some[-1]] * (size - len(some))]
+            if (text := self._texts.get((name, size))) is None:
+                text = self._texts[name, size] = part.with_rows(size)
+            written += _written(await _execute(connection, text, [value for row in some for value in row]))
+            done += size
         return written
 
     async def _free(self, connection: Any, rows: Sequence[Any], name: str, column: int) -> Sequence[Any]:
@@ -217,7 +251,8 @@ class Driver:
     def _portions(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Sequence[tuple[Any, ...]], str]]:
         text, most = _encode(rows), self._packet()
         size = len(text) if most is None or len(text) * 4 < most else len(text.encode())
-        if most is None or size + _ROOM <= most:
+        cells = len(rows[0]) * min(len(rows), _SIZES[-1]) if rows else 0
+        if most is None or size + cells * _CELL + _ROOM <= most:
             yield rows, text
         elif len(rows) == 1:
             raise DatabaseRefused(f"it has {size:,} bytes, and the server takes {most:,} at once (max_allowed_packet)")

@@ -21,3 +21,13 @@ WHERE r.place IS NOT NULL AND r.losses < 2
   AND NOT EXISTS (SELECT 1 FROM {queues} q WHERE q.name = r.queue AND (q.paused OR q.limited))
 LIMIT :most
 {lock r skip};
+
+-- override: suspects(workflows text[], queues text[], most)
+-- Runs that workers have died with, of the workflows that this worker knows: those with the fewest losses first.
+SELECT r.losses, r.workflow, r.place, r.id, r.id AS number, r.version, octet_length(r.input) AS size, {now} AS now_ms
+FROM {runs} r {index runs_suspect}
+WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.workflow {in workflows} AND (:queues IS NULL OR r.queue {in queues})
+  AND (r.deadline_at IS NULL OR r.deadline_at > {now})
+  AND r.queue NOT IN (SELECT name FROM {queues} WHERE paused OR limited)
+ORDER BY r.losses, r.priority DESC, r.suspect_place LIMIT :most
+{lock r skip};

@@ -10,7 +10,19 @@ FROM {each u} (
     WHERE r.keyed_lane = unhex(md5(concat(:queue, char(0), u.workflow))) AND r.concurrency_key = u.key
       AND (r.expires_at IS NULL OR r.started_at IS NOT NULL OR r.expires_at > {now})
       AND (r.deadline_at IS NULL OR r.deadline_at > {now})
-    ORDER BY r.priority DESC, r.place LIMIT :most
+    ORDER BY r.priority DESC, r.keyed_place LIMIT :most
+) AS c;
+
+-- override: ready_resuming(queue, w(workflow text), most)
+-- The first runs of a queue that go on, or are to be finished, and begin no attempt: no rate keeps them.
+SELECT c.id, c.workflow, c.priority, c.place, c.version, c.size, c.key, c.fresh
+FROM {each w} (
+    SELECT r.id, r.workflow, r.priority, r.place, r.version, octet_length(r.input) AS size, r.concurrency_key AS key,
+           {fresh} AS fresh
+    FROM {runs} r {index runs_resuming}
+    WHERE r.queue = :queue AND r.workflow = w.workflow AND r.is_resuming = 1
+      AND (r.deadline_at IS NULL OR r.deadline_at > {now})
+    ORDER BY r.priority DESC, r.resuming_place LIMIT :most
 ) AS c;
 
 -- name: next_keys(queue, workflow, behind, most)

@@ -11,13 +11,21 @@
 -- is done, and is begun again by the next process.
 
 -- before: runs_ready
--- `keyed_lane` is a short name of queue and workflow, because an index takes no more than 3072 bytes.
+-- `keyed_lane` is a short name of queue and workflow, because an index takes no more than 3072 bytes. Columns in which an
+-- index is sorted are generated, too, where they change for rows that are not in it: every claim changes `place`.
 ALTER TABLE {runs}
     ADD COLUMN is_ready tinyint AS (CASE WHEN place IS NOT NULL AND losses < 2 THEN 1 END) STORED,
     ADD COLUMN is_resuming tinyint AS (CASE WHEN place IS NOT NULL AND losses < 2 AND
         (counted_attempt = attempt OR (graph IS NOT NULL AND dag_id IS NULL)) THEN 1 END) STORED,
     ADD COLUMN is_counted tinyint AS (CASE WHEN worker IS NOT NULL AND counted_attempt IS NOT NULL THEN 1 END) STORED,
-    ADD COLUMN is_unstarted tinyint AS (CASE WHEN started_at IS NULL AND completed_at IS NULL THEN 1 END) STORED,
+    ADD COLUMN resuming_place bigint AS (CASE WHEN place IS NOT NULL AND losses < 2 AND
+        (counted_attempt = attempt OR (graph IS NOT NULL AND dag_id IS NULL)) THEN place END) STORED,
+    ADD COLUMN is_suspect tinyint AS (CASE WHEN place IS NOT NULL AND losses >= 2 THEN 1 END) STORED,
+    ADD COLUMN suspect_place bigint AS (CASE WHEN place IS NOT NULL AND losses >= 2 THEN place END) STORED,
+    ADD COLUMN keyed_place bigint AS (CASE WHEN place IS NOT NULL AND losses < 2 AND concurrency_key IS NOT NULL
+        THEN place END) STORED,
+    ADD COLUMN is_unstarted tinyint AS (CASE WHEN debounced IS NOT NULL AND started_at IS NULL AND completed_at IS NULL
+        THEN 1 END) STORED,
     ADD COLUMN is_live tinyint AS (CASE WHEN unique_name IS NOT NULL AND completed_at IS NULL THEN 1 END) STORED,
     ADD COLUMN is_handing_on tinyint AS (CASE WHEN hands_on AND completed_at IS NOT NULL THEN 1 END) STORED,
     ADD COLUMN keyed_lane binary(16) AS (CASE WHEN place IS NOT NULL AND losses < 2 AND concurrency_key IS NOT NULL
@@ -27,6 +35,9 @@ ALTER TABLE {runs}
 -- A lane is (queue, workflow, priority); within it the oldest first. Rows of a workflow that no worker of an application
 -- knows are lanes that it never reads, however many they are.
 CREATE INDEX runs_ready ON {runs} (is_ready, queue, workflow, priority, place);
+
+-- instead of: runs_suspect
+CREATE INDEX runs_suspect ON {runs} (is_suspect, losses, priority DESC, suspect_place);
 
 -- instead of: runs_debounced
 CREATE UNIQUE INDEX runs_debounced ON {runs} (workflow, debounced, is_unstarted);
@@ -47,11 +58,11 @@ CREATE INDEX runs_at_rest ON {runs} (status, dag_id, id);
 CREATE INDEX runs_counted ON {runs} (is_counted, queue, concurrency_key);
 
 -- instead of: runs_resuming
-CREATE INDEX runs_resuming ON {runs} (is_resuming, queue, workflow, priority DESC, place);
+CREATE INDEX runs_resuming ON {runs} (is_resuming, queue, workflow, priority DESC, resuming_place);
 
 -- instead of: runs_keyed
 -- What is ready of one key: a key with a hundred thousand runs is passed over in one step.
-CREATE INDEX runs_keyed ON {runs} (keyed_lane, concurrency_key, priority DESC, place);
+CREATE INDEX runs_keyed ON {runs} (keyed_lane, concurrency_key, priority DESC, keyed_place);
 
 -- instead of: mailbox_undelivered
 CREATE INDEX mailbox_undelivered ON {mailbox} (delivered, sent_at);
