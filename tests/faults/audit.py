@@ -15,6 +15,7 @@ from typing import Any
 
 import asyncpg
 
+from stepfast.cancellation import raise_if_cancelled, requests
 from stepfast.model.urls import parse_url
 from stepfast.settings import Settings
 from stepfast.store.mysql.connections import Connector
@@ -264,11 +265,13 @@ class Database:
                 connection.terminate()
 
     async def _fetch_mysql(self, sql: str) -> list[tuple[Any, ...]]:
+        before = requests()
         connection = await Connector(self._url, Settings()).connect()
         try:
             return await run(connection, sql)
         finally:
             connection.close()
+            raise_if_cancelled(before)  # before Python 3.12 the driver may swallow it
 
     async def _connected(self) -> Any:
         """A session of the server, which may just have been killed and be starting up."""

@@ -16,6 +16,7 @@ import asyncmy
 import asyncpg
 
 from stepfast import DatabaseUnavailable, InvalidState, Stepfast
+from stepfast.cancellation import raise_if_cancelled, requests
 from stepfast.model.urls import mysql_parts
 from tests.faults.composing import LISTENERS
 from tests.judge.ledger import Ledger, now
@@ -44,7 +45,7 @@ async def own_transaction(app: Stepfast) -> AsyncIterator[tuple[Any, bool]]:
         finally:
             connection.terminate()
     elif app.url.kind == "mysql":
-        parts = mysql_parts(app.url.text)
+        parts, before = mysql_parts(app.url.text), requests()
         where = {"host": parts.host, "port": parts.port, "user": parts.user, "db": parts.database, "charset": "utf8mb4"}
         theirs = await asyncmy.connect(**where, connect_timeout=3, read_timeout=3)
         try:
@@ -52,6 +53,7 @@ async def own_transaction(app: Stepfast) -> AsyncIterator[tuple[Any, bool]]:
             await (theirs.rollback() if rolled_back else theirs.commit())
         finally:
             theirs.close()
+            raise_if_cancelled(before)  # before Python 3.12 the driver may swallow it
     else:
         database = sqlite3.connect(str(app.url.path), timeout=0, isolation_level=None)
         try:

@@ -18,13 +18,14 @@ from stepfast.store import open_store
 from stepfast.store.dialects import MYSQL
 from stepfast.store.flows.base import Ask
 from stepfast.store.migrations import migrations
-from stepfast.store.mysql import connections
+from stepfast.store.mysql import caller_connections, connections
 from stepfast.store.mysql import schema as mysql_schema
 from stepfast.store.mysql.connections import Connector
 from stepfast.store.mysql.driver import Driver, load, words_of
 from stepfast.store.mysql.schema import Schema
 from stepfast.store.mysql.transactions import run
 from tests.store.scene import new_run
+from tests.support.databases import in_transaction
 
 pytestmark = pytest.mark.empty
 
@@ -192,4 +193,30 @@ async def test_a_deadlock_begins_the_transaction_again(mariadb_url: str, connect
         found = await asyncio.gather(store._drive(locking((first, second))), store._drive(locking((second, first))))
     assert list(found) == [1, 1]
     assert len(began) == 3, "one of them was begun again"
+    await store.close()
+
+
+async def test_a_cancellation_that_a_caller_s_driver_swallows_comes_out(
+    mariadb_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Python 3.12 asyncio.wait_for does so, which the drivers read with, if the answer is there already."""
+    store = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    await store.open()
+    await store.migrate()
+    execute = caller_connections._Cursor.execute
+
+    async def swallowing(self: Any, text: str, values: Any = None) -> None:
+        await execute(self, text, values)
+        if text.startswith("INSERT"):
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(caller_connections._Cursor, "execute", swallowing)
+    async with in_transaction(mariadb_url) as theirs:
+        start = asyncio.ensure_future(store.start_within(theirs, [new_run()]))
+        with pytest.raises(asyncio.CancelledError):
+            await start
     await store.close()

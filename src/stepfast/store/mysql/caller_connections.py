@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...caller_thread import beside_the_loop, refuse_without_loop
+from ...cancellation import raise_if_cancelled, requests
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.names import SIGNAL_ID
 from ...model.records import Answer, Mail
@@ -171,7 +172,8 @@ class Callers:
     async def within(self, connection: Any) -> AsyncIterator[Theirs]:
         """The driver's connection, in a savepoint of the transaction that its owner has open; if there is none, in a
         transaction for this call. Errors of the owner's transaction (a deadlock) come out as they are: only the owner
-        can begin again."""
+        can begin again. A cancellation that the driver has swallowed comes out, too."""
+        before = requests()
         theirs = await _driver_connection(connection)
         if theirs.gone:
             raise DatabaseUnavailable("the connection that was passed is closed")
@@ -179,7 +181,9 @@ class Callers:
             await self._compare(theirs)
             async with await _joined(theirs):
                 yield theirs
+            raise_if_cancelled(before)
         except Exception as error:
+            raise_if_cancelled(before)
             known = translate(error)
             if known is error or (isinstance(known, DatabaseUnavailable) and not theirs.gone):
                 raise
