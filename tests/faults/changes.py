@@ -43,11 +43,11 @@ def freeze_inside_flush(_: Arguments) -> None:
     """The process stops between the fence and the writes of a flush, with the rows locked: a machine that vanishes."""
     done: list[str] = []
 
-    def frozen(batch: Batch, answer: FlushAnswer) -> Any:
+    def frozen(batch: Batch, answer: FlushAnswer, all_new: bool = False) -> Any:
         if not done:
             done.append("flush")
             os.kill(os.getpid(), signal.SIGSTOP)
-        yield from record(batch, answer)
+        yield from record(batch, answer, all_new)
 
     flow.record = frozen
 
@@ -193,8 +193,8 @@ def die_after_the_end_of_a_child(_: Arguments) -> None:
 def die_while_taking(_: Arguments) -> None:
     """The process dies between taking a signal and the commit of its record."""
 
-    def recorded(batch: Batch, answer: FlushAnswer) -> Any:
-        yield from record(batch, answer)
+    def recorded(batch: Batch, answer: FlushAnswer, all_new: bool = False) -> Any:
+        yield from record(batch, answer, all_new)
         if any(entry.takes for entry in batch.joint):
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -74,10 +74,12 @@ def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     answer.barred = set(barred.values())
 
 
-def record(batch: Batch, answer: FlushAnswer) -> Flow[None]:
+def record(batch: Batch, answer: FlushAnswer, all_new: bool = False) -> Flow[None]:
     """Everything in a batch that passed the fence but transitions, in the order in which it belongs."""
     rows = step_rows(batch, answer.now_ms)
     if (yield from put("record_steps", rows)) < len(rows):
+        if all_new:
+            raise NotAllNew
         yield from find_earlier(steps_of(batch), answer)
     yield from record_beside(batch, answer)
 
@@ -347,6 +349,21 @@ class Fenced(NamedTuple):
     """The dag runs whose steps end here."""
 
 
+class NotAllNew(Exception):
+    """A flush of new records met one that is there already, and wrote nothing."""
+
+
+def flush_new(worker: str, batch: Batch, meet: Meet) -> Flow[FlushAnswer]:
+    """Write a batch whose records are expected to be new, so that none of another claim is looked for. Nothing goes
+    with them, and no step of a dag ends."""
+    return (yield from _flush(worker, batch, meet, all_new=True))
+
+
+def is_simple(batch: Batch) -> bool:
+    """Whether nothing goes with the records of a batch, and no step of a dag ends."""
+    return not batch.joint and all(move.settled is None for move in batch.transitions)
+
+
 def flush(worker: str, batch: Batch, meet: Meet) -> Flow[FlushAnswer]:
     """Write what passes the fence; say what did not. Where a dag run begins to fail all its open steps are locked, and
     waited for: nothing else may be in hand then, so that such ends have a transaction of their own."""
@@ -369,14 +386,14 @@ def _failing(batch: Batch) -> set[str]:
     return {run_id for run_id, end in settled if end.dag_id in dag_ids}
 
 
-def _flush(worker: str, batch: Batch, meet: Meet) -> Flow[FlushAnswer]:
+def _flush(worker: str, batch: Batch, meet: Meet, all_new: bool = False) -> Flow[FlushAnswer]:
     """Write a batch, or as much of it as passes, in one transaction."""
     answer = FlushAnswer(0)
     claims = {(entry.run_id, entry.claim) for entry in batch.entries()}
-    passed = yield from _pass(worker, batch, claims, meet, answer)
+    passed = yield from _pass(worker, batch, claims, meet, answer, all_new)
     if passed.runs:
         yield from bar(passed.batch, answer)
-        yield from record(passed.batch, answer)
+        yield from record(passed.batch, answer, all_new)
         yield from _move(worker, passed, answer)
     refused = claims - {(run.id, run.claim) for run in passed.runs.values()}
     if refused:
@@ -387,7 +404,7 @@ def _flush(worker: str, batch: Batch, meet: Meet) -> Flow[FlushAnswer]:
 # -- the fence -----------------------------------------------------------------------------------------------------
 
 
-def _pass(worker: str, batch: Batch, claims: Claims, meet: Meet, answer: FlushAnswer) -> Flow[Fenced]:
+def _pass(worker: str, batch: Batch, claims: Claims, meet: Meet, answer: FlushAnswer, all_new: bool) -> Flow[Fenced]:
     """The part of the batch that this worker may write. It may not where another worker has the run; where less is
     stored of a run than was believed, or something else: then the run is lost, and nothing of it is written."""
     dags, kept_out = yield from _lock_dags(batch.transitions)
@@ -398,7 +415,7 @@ def _pass(worker: str, batch: Batch, claims: Claims, meet: Meet, answer: FlushAn
     answer.asked = {run.id: run.asked for run in held.values() if run.asked}
     runs = {run.id: run for run in held.values() if run.id not in kept_out}
     answer.vanished = yield from _find_vanished(batch, runs)
-    answer.lost = answer.vanished | (yield from _find_foreign(batch))
+    answer.lost = answer.vanished | (set() if all_new else (yield from _find_foreign(batch)))
     lost = answer.lost
     kept = batch.part(lambda e: e.run_id in runs and e.claim == runs[e.run_id].claim and e.run_id not in lost)
     return Fenced(kept, runs, dags)

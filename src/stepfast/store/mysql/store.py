@@ -11,8 +11,10 @@ from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable
 from ...model.records import (
     NO_DOUBTS,
     Answer,
+    Batch,
     BeatAnswer,
     Claimed,
+    FlushAnswer,
     HasRecordCount,
     Held,
     Lane,
@@ -26,6 +28,7 @@ from ...settings import Settings
 from ..answers import NOTHING, Check, KeysHeld, SchemaState, Transacted, TransportConnection, Wakeups
 from ..dialects import MYSQL
 from ..flows import claims, events, unique
+from ..flows import flush as flushes
 from ..flows.base import Flow, T
 from ..flows.events import NewEvent
 from ..lock_timeout import Breaks
@@ -273,6 +276,15 @@ class MysqlStore(Store):
         return True
 
     # -- workers -----------------------------------------------------------------------------------------------
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        """Write the journal. Whether a record is there already is learned by writing it."""
+        if flushes.is_simple(batch):
+            try:
+                return await self._on("flush", flushes.flush_new, worker, batch, self._met)
+            except flushes.NotAllNew:
+                pass
+        return await super().flush(worker, batch)
 
     async def claim(
         self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int,
