@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, TypedDict, cast
 
-from . import Backoff, Branches, Context, ContextMisuse, NonRetryableError, current
+from . import Backoff, Branches, CallbackFailed, Context, ContextMisuse, NonRetryableError, current
 from . import stream as stream_of_step
 
 try:
     import anyio
     import pydantic
-    from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
+    from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, ToolApproved, ToolDenied
     from pydantic_ai.agent import EventStreamHandler
     from pydantic_ai.capabilities import WrapRunHandler, WrapToolExecuteHandler
     from pydantic_ai.durable_exec import (
@@ -307,13 +307,20 @@ def _to_stream(name: str, then: EventStreamHandler[Any] | None) -> EventStreamHa
 
 
 async def wait_for_deferred(
-    requests: DeferredToolRequests, *, timeout: float | timedelta | None = None
+    requests: DeferredToolRequests,
+    *,
+    timeout: float | timedelta | None = None,
+    send: Callable[[ToolCallPart, str], Awaitable[None]] | None = None,
 ) -> DeferredToolResults:
     """Wait until all calls that an agent has deferred are decided, by signals to the run.
 
     A call that needs approval waits for the signal ``approve:ID``: true, false, or a text that says why not. A call
     that is executed elsewhere waits for ``result:ID``: what it returned. ID is the id of the tool call. The results go
     to ``agent.run(deferred_tool_results=…, message_history=…)``.
+
+    With ``send``, an ``async def`` of the call and a token, the calls wait for callbacks instead of signals: it is a
+    step, and gives the token to whom it takes to decide. A callback that fails denies an approval, and lets the model
+    correct a call that is executed elsewhere.
     """
     context = _context()
     if context is None:
@@ -322,10 +329,38 @@ async def wait_for_deferred(
     approve = [part.tool_call_id for part in requests.approvals]
     execute = [part.tool_call_id for part in requests.calls]
     names = [*(f"approve:{call}" for call in approve), *(f"result:{call}" for call in execute)]
-    answers: Sequence[Any] = await context.gather(*(context.wait_signal(name, timeout=timeout) for name in names))
+    if send is None:
+        answers: Sequence[Any] = await context.gather(*(context.wait_signal(name, timeout=timeout) for name in names))
+    else:
+        parts = [*requests.approvals, *requests.calls]
+        called = [
+            context.branch(_called_back, name, part, send, timeout) for name, part in zip(names, parts, strict=True)
+        ]
+        answers = await context.gather(*called)
     results.approvals.update(zip(approve, map(_approval, answers), strict=False))
     results.calls.update(zip(execute, answers[len(approve) :], strict=True))
     return results
+
+
+async def _called_back(
+    ctx: Context,
+    name: str,
+    call: ToolCallPart,
+    send: Callable[[ToolCallPart, str], Awaitable[None]],
+    timeout: float | timedelta | None,
+) -> Any:
+    """What a callback for a deferred call is completed with."""
+    callback = await ctx.callback(name, timeout=timeout)
+
+    async def give() -> None:
+        await send(call, callback.token)
+
+    await ctx.options(record_arguments=False).step(f"send {name}", give)
+    try:
+        return await callback.result()
+    except CallbackFailed as failed:
+        said = failed.message
+        return said if name.startswith("approve:") else ModelRetry(said)
 
 
 def _approval(answer: Any) -> ToolApproved | ToolDenied:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastmcp.client import Client
 from fastmcp.client.transports import StdioTransport
-from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, RunContext, Tool
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelRetry, RunContext, Tool
 from pydantic_ai.exceptions import ModelHTTPError, UserError
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
@@ -217,8 +217,6 @@ async def test_a_call_that_needs_approval_waits_for_a_signal() -> None:
         return f"{cents} paid"
 
     def ask_bank() -> str:
-        from pydantic_ai import CallDeferred
-
         raise CallDeferred
 
     app = Stepfast("sqlite://")
@@ -251,6 +249,80 @@ async def test_a_call_that_needs_approval_waits_for_a_signal() -> None:
         assert await run.result() == "[('bank', 'agreed'), ('c1', '1 paid'), ('c2', 'too much')]"
         assert CALLS == {"model": 2, "refund 1": 1}
     await crash_everywhere(app, handle, "money back", drive=decide)
+
+
+async def test_deferred_calls_are_decided_by_holders_of_tokens() -> None:
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen = returned(messages)
+        if not seen:
+            calls = [ToolCallPart("refund", {"cents": cents}, f"c{cents}") for cents in (1, 2)]
+            return ModelResponse(parts=[*calls, ToolCallPart("ask_bank", {}, "bank")], timestamp=AT)
+        return ModelResponse(parts=[TextPart(str(sorted(seen.items())))], timestamp=AT)
+
+    def refund(cents: int) -> str:
+        CALLS[f"refund {cents}"] += 1
+        return f"{cents} paid"
+
+    def ask_bank() -> str:
+        raise CallDeferred
+
+    app = Stepfast("sqlite://")
+    agent = Agent(
+        FunctionModel(model),
+        name="support",
+        tools=[Tool(refund, requires_approval=True), ask_bank],
+        output_type=[str, DeferredToolRequests],
+        capabilities=[StepfastDurability()],
+    )
+    tokens: dict[str, str] = {}
+
+    async def send(call: ToolCallPart, token: str) -> None:
+        CALLS[f"sent {call.tool_call_id}"] += 1
+        tokens[call.tool_call_id] = token
+
+    @app.workflow
+    async def handle(ctx: Context, question: str) -> str:
+        result = await agent.run(question)
+        assert isinstance(result.output, DeferredToolRequests)
+        decided = await wait_for_deferred(result.output, send=send)
+        result = await agent.run(message_history=result.all_messages(), deferred_tool_results=decided)
+        assert isinstance(result.output, str)
+        return result.output
+
+    async with Lab(app) as lab:
+        run = await lab.start(handle, "money back")
+        await lab.complete(tokens["c1"], True)
+        await lab.fail(tokens["c2"], "too much")
+        await lab.complete(tokens["bank"], "agreed")
+        await lab.settle()
+        assert await run.result() == "[('bank', 'agreed'), ('c1', '1 paid'), ('c2', 'too much')]"
+        assert CALLS == {"refund 1": 1, "sent c1": 1, "sent c2": 1, "sent bank": 1}
+
+
+async def test_the_pause_of_a_provider_is_a_durable_sleep() -> None:
+    class Background(FunctionModel):
+        def continuation_delay(self, response: ModelResponse) -> float | None:
+            return 7200.0
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        CALLS["model"] += 1
+        state: Any = "suspended" if CALLS["model"] < 3 else "complete"
+        parts = [TextPart("done")] if state == "complete" else []
+        return ModelResponse(parts=parts, timestamp=AT, state=state, provider_response_id="job-1")
+
+    app = Stepfast("sqlite://")
+    agent = Agent(Background(model), name="slow", capabilities=[StepfastDurability()])
+
+    @app.workflow
+    async def ask(ctx: Context, question: str) -> str:
+        return (await agent.run(question)).output
+
+    async with Lab(app) as lab:
+        run = await lab.start(ask, "?")
+        assert ((await run.info()).status, (await run.info()).waiting_for) == ("waiting", "time")
+        await lab.advance(timedelta(hours=5))
+        assert await run.result() == "done"
+        assert CALLS == {"model": 3}
 
 
 async def test_a_tool_that_is_workflow_code_makes_durable_calls() -> None:
