@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import Stepfast
 from tests.faults import storms
-from tests.support.standby import Pair
+from tests.support.standby import Pair, Quorum
 
 SECONDS = float(os.environ.get("FAULT_SECONDS", "60"))
 
@@ -49,3 +49,11 @@ async def test_the_doctor_says_that_a_server_is_read_only(pair: Pair) -> None:
 @pytest.mark.timeout(SECONDS * 2 + 300)
 async def test_primaries_die_one_after_the_other(pair: Pair, tmp_path: Path) -> None:
     await storms.failovers(pair, pair.create_database("storm"), tmp_path / "ledger", SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS * 2 + 300)
+async def test_primaries_with_two_synchronous_standbys_die(tmp_path: Path) -> None:
+    """A commit is with one of two standbys at least. The one that has more takes over, so nothing is lost."""
+    with Quorum() as quorum:
+        await storms.failovers(quorum, quorum.create_database("storm"), tmp_path / "ledger", SECONDS)
