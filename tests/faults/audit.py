@@ -222,6 +222,8 @@ class Database:
         self._url = parse_url(url)
         self.kind = self._url.kind
         self.is_postgres = self.kind == "postgres"
+        self.order = "n"
+        """How what the triggers wrote is ordered."""
 
     async def watch(self) -> None:
         """Make the triggers; the tables must be there."""
@@ -323,10 +325,12 @@ class Database:
         columns = ", ".join(_MOVE)
         evidence.moves = [
             Move(row[0], **dict(zip(_MOVE, row[1:], strict=True)))
-            for row in await self.fetch(f"SELECT at, {columns} FROM {{moves}} ORDER BY n")
+            for row in await self.fetch(f"SELECT at, {columns} FROM {{moves}} ORDER BY {self.order}")
         ]
         columns = ", ".join(_WRITE)
-        evidence.writes = [Write(*row) for row in await self.fetch(f"SELECT at, {columns} FROM {{writes}} ORDER BY n")]
+        evidence.writes = [
+            Write(*row) for row in await self.fetch(f"SELECT at, {columns} FROM {{writes}} ORDER BY {self.order}")
+        ]
         evidence.workers = dict(await self.fetch("SELECT id, pid FROM {workers}"))
 
     def _open(self) -> sqlite3.Connection:

@@ -487,8 +487,11 @@ async def meanwhile(*jobs: Awaitable[None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
+        pending = {*tasks}
+        while pending:  # before Python 3.12 a driver that waits with a limit may swallow a cancellation
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=1)
         done = await asyncio.gather(*tasks, return_exceptions=True)
     for error in done:
         if isinstance(error, Exception):

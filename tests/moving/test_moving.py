@@ -319,7 +319,7 @@ def counted(kind, name):
     call = getattr(kind, name)
     async def counting(self, word, *given):
         global left
-        if name == "open" and left > 900:
+        if name == "open" and left > 9000:
             os.kill(os.getpid(), signal.SIGKILL)
         done = await call(self, word, *given)
         left -= 1
@@ -333,7 +333,7 @@ for kind in (PostgresTables, SqliteTables, MysqlTables):
         counted(kind, name)
 main()
 """
-"""A move that is killed after so many writes; after 999, when only the opening of the new namespace is left."""
+"""A move that is killed after so many writes; after 9999, when only the opening of the new namespace is left."""
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ async def test_a_move_that_is_killed_is_continued(old: str, new: str, tmp_path: 
     (tmp_path / "killed.py").write_text(KILLED)
     async with side(old) as source, side(new) as target:
         await fill(source.store.tables(), 20)
-        for writes in (1, 1, 9, 60, 999):
+        for writes in (1, 2, 9, 60, 9999):
             arguments = [str(tmp_path / "killed.py"), str(writes), "--url", old, "move", "--to", new, "--yes"]
             with open(os.devnull, "r+b") as nothing, open(tmp_path / "said", "wb") as said:
                 files = [nothing.fileno(), nothing.fileno(), said.fileno()]

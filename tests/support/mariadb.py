@@ -77,19 +77,28 @@ class PrivateMariaDb:
 
     def _launch(self) -> None:
         (self._folder / "log").write_bytes(b"")
-        identity: dict[str, Any] = {}
-        if self._account:
-            identity = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [self._program, *self._options()],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True, **identity,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True,
+                **self._identity,
             )  # fmt: skip
         deadline = time.monotonic() + START_TIMEOUT
         while b"ready for connections" not in (self._folder / "log").read_bytes():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise MariaDbUnavailable(f"it did not start:\n{(self._folder / 'log').read_text()}")
             time.sleep(0.01)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """How the server is started: as whom, and in which environment."""
+        known: dict[str, Any] = {"env": self._environment()}
+        if self._account:
+            known |= {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+        return known
+
+    def _environment(self) -> dict[str, str] | None:
+        return None
 
     def _options(self) -> list[str]:
         folder = self._folder

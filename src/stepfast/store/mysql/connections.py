@@ -49,6 +49,12 @@ _RECYCLE = 300
 _PREPARED = 256
 """Statements that a connection keeps prepared. Their values are sent as they are, without being escaped."""
 
+_IN_CLUSTER = ", SESSION wsrep_sync_wait = 1"
+"""What was committed by way of another node is seen by each transaction that begins after that. And in a cluster no
+statements stay prepared: where a transaction was rolled back for the sake of another node's, the next statement is told
+so. If that is the preparation of a statement, the driver takes it for one that cannot be prepared, sends its text, and
+the rest of the transaction would be executed outside of any."""
+
 _AT_ONCE = "/*M! 0 *//*!80000 1 */"
 """The shortest that a session may wait for a lock."""
 
@@ -63,6 +69,8 @@ class Server(NamedTuple):
     is_mariadb: bool
     packet: int
     """The largest statement that it takes, in bytes."""
+    in_cluster: bool
+    """Whether it is a node of a Galera cluster, where locks hold within the node and conflicts are found at commits."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -102,24 +110,26 @@ def _tls(given: dict[str, str]) -> Any:
         raise ConfigurationError(f"the file of ssl_ca cannot be read: {given.get('ssl_ca')!r}") from None
 
 
-def session_options(url: str, settings: Settings, impatient: bool = False) -> dict[str, Any]:
-    """Arguments of the driver for a session of our own; one that is ``impatient`` waits for no lock."""
+def session_options(url: str, settings: Settings, impatient: bool = False, in_cluster: bool = False) -> dict[str, Any]:
+    """Arguments of the driver for a session of our own; one that is ``impatient`` waits for no lock, and one of a node
+    of a Galera cluster has its own settings."""
     longest = min(settings.command_timeout, max(5.0, settings.lease / 2))
     lease = max(1, int(settings.lease))
     return address(url) | {
         "autocommit": True,  # transactions of ours are begun by name
         "charset": "utf8mb4",
         "sql_mode": _MODE,
-        "init_command": _SESSION.format(seconds=_AT_ONCE if impatient else max(1, int(longest)), lease=lease),
+        "init_command": _SESSION.format(seconds=_AT_ONCE if impatient else max(1, int(longest)), lease=lease)
+        + (_IN_CLUSTER if in_cluster else ""),
         "connect_timeout": settings.connect_timeout,
         "read_timeout": settings.command_timeout,
-        "stmt_cache_size": _PREPARED,
+        "stmt_cache_size": 0 if in_cluster else _PREPARED,
     }
 
 
-async def create_pool(url: str, settings: Settings, size: int, **others: Any) -> Any:
+async def create_pool(url: str, settings: Settings, size: int, in_cluster: bool = False, **others: Any) -> Any:
     """A pool of sessions of our own. Nothing is connected yet."""
-    options = session_options(url, settings) | others
+    options = session_options(url, settings, in_cluster=in_cluster) | others
     return await asyncmy.create_pool(minsize=0, maxsize=size, pool_recycle=_RECYCLE, **options)
 
 
@@ -134,20 +144,35 @@ class Connector:
 
     @property
     def packet(self) -> int | None:
-        """The largest statement that the server takes, once it was asked."""
-        return None if self.server is None else self.server.packet
+        """The largest statement that the server takes, once it was asked. In a cluster values are escaped, and half of
+        them may be signs that take two bytes then."""
+        if self.server is None:
+            return None
+        return self.server.packet // 2 if self.server.in_cluster else self.server.packet
 
     async def connect(self) -> Any:
         """A new connection, outside every pool."""
-        options = session_options(self.url, self._settings, self._impatient)
+        known = self.server
+        connection = await self._connect()
+        await self._meet(connection)
+        if known is None and self.in_cluster:  # it was made with the settings for other servers
+            await close_quietly(connection)
+            connection = await self._connect()
+        return connection
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the server is a node of a Galera cluster, once it was asked."""
+        return self.server is not None and self.server.in_cluster
+
+    async def _connect(self) -> Any:
+        options = session_options(self.url, self._settings, self._impatient, self.in_cluster)
         # A connection may be dead before either side knows: a duty must find out well within its lease.
         options["read_timeout"] = min(self._settings.command_timeout, max(5.0, self._settings.lease / 2))
         try:
-            connection = await asyncmy.connect(**options)
+            return await asyncmy.connect(**options)
         except Exception as error:
             raise connect_error(error, self.url) from None
-        await self._meet(connection)
-        return connection
 
     async def create_pool(self, size: int, for_users: bool = False) -> Any:
         """A pool. Connections ``for_users``, on which their own code works, have no bound on a statement, and commit
@@ -155,22 +180,28 @@ class Connector:
         others: dict[str, Any] = {"read_timeout": None, "stmt_cache_size": 0} if for_users else {}
         if self.server is None:
             await close_quietly(await self.connect())
-        return await create_pool(self.url, self._settings, size, **others)
+        return await create_pool(self.url, self._settings, size, self.in_cluster, **others)
 
     async def _meet(self, connection: Any) -> None:
         """Refuse a server that cannot execute our statements, before anything is written."""
         try:
             [(version, packet)] = await run(connection, "SELECT VERSION(), @@max_allowed_packet")
+            in_cluster = self.in_cluster if self.server is not None else await _in_cluster(connection)
         except Exception as error:
             drop(connection)
             raise translate(error) from None
-        self.server = Server(version, "mariadb" in version.lower(), int(packet))
+        self.server = Server(version, "mariadb" in version.lower(), int(packet), in_cluster)
         if self.server.is_old:
             drop(connection)
             raise ConfigurationError(
                 f"the database at {redact(self.url)} is {self.server.name}: Stepfast needs MariaDB 10.6 or later, or "
                 "MySQL 8.0.21 or later"
             )
+
+
+async def _in_cluster(connection: Any) -> bool:
+    """Whether the server is a node of a Galera cluster."""
+    return ("wsrep_on", "ON") in await run(connection, "SHOW GLOBAL VARIABLES LIKE 'wsrep\\_on'")
 
 
 class KeptConnection:

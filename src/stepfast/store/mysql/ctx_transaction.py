@@ -21,7 +21,7 @@ from ..lock_timeout import Breaks
 from ..transact import as_read, called, lost, misuse
 from .connections import Connector
 from .driver import Driver
-from .errors import is_savepoint_gone, is_silent, translate
+from .errors import is_savepoint_gone, is_silent, is_to_be_repeated, translate
 from .transactions import PATIENCE, borrowed, close_pool, drop, give_up, is_gone, roll_back, run
 
 _SAVEPOINT = "stepfast_transaction"
@@ -122,8 +122,10 @@ class Transactions:
             with _theirs(connection):
                 async with asyncio.timeout(self._bound):
                     await connection.commit()
-        except TimeoutError as error:
-            raise translate(error) from None
+        except Exception as error:
+            if isinstance(error, TimeoutError) or is_to_be_repeated(error):  # in a cluster a commit may be refused
+                raise translate(error) from None
+            raise
 
     async def _stop(self, session: int) -> None:
         """End a session that is at work for a function whose time is over: it would keep its locks until it is done."""

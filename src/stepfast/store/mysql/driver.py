@@ -43,6 +43,9 @@ _ID, _KEY, _WORKFLOW, _UNIQUE_NAME = 0, 2, 4, -2
 """Statements that insert runs, and columns of their rows."""
 _WORDS = {"still_undelivered": 2}
 """How many columns at the beginning of a row are lists, separated by blanks."""
+_TURNS = {"lock_queue": "take_turn"}
+"""Questions that lock a row and may change only others, and what is to be changed with them in a cluster: there a lock
+holds within a node, and transactions on two nodes meet only where both have changed the same row."""
 _WAITS = "FOR UPDATE"
 """At the end of a question that locks the rows that it brings, and waits for locks of others."""
 _AT_ONCE = (16, 4, 1)
@@ -116,8 +119,13 @@ def _statement(rendered: Rendered) -> Statement:
 class Driver:
     """Answers the requests of flows over a connection."""
 
-    def __init__(self, statements: dict[str, Statement], packet: Callable[[], int | None]) -> None:
+    def __init__(
+        self, statements: dict[str, Statement], packet: Callable[[], int | None],
+        in_cluster: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         self._sql = statements
+        self._in_cluster = in_cluster
+        """Whether the server is a node of a cluster, once it is known."""
         self._packet = packet
         """The largest packet that the server takes, once it is known."""
         self._joined: dict[tuple[str, int], Part] = {}
@@ -245,6 +253,8 @@ class Driver:
         found = _read(cursor.description, await cursor.fetchall())
         for part in others:
             await _execute(connection, part.text, [values[number] for number in part.order])
+        if found and name in _TURNS and self._in_cluster():
+            await self.fetch(connection, _TURNS[name], *arguments)
         lists = _WORDS.get(name)
         return found if lists is None else [(*(row[n].split() for n in range(lists)), *row[lists:]) for row in found]
 

@@ -163,4 +163,29 @@ async def checks(connection: Any, driver: Driver, server: Server | None) -> list
         Check("packet", packet >= _LARGE, f"max_allowed_packet: {packet:,} bytes",
               "an input or a result that is larger with all others of its statement is refused: raise it"),
         Check("wake_ups", True, "these servers have no notifications: workers poll"),
+        *(await _cluster_checks(connection) if server.in_cluster else []),
+    ]  # fmt: skip
+
+
+_NODE = """
+SHOW GLOBAL STATUS WHERE Variable_name IN
+    ('wsrep_cluster_size', 'wsrep_cluster_status', 'wsrep_local_state_comment', 'wsrep_flow_control_paused')
+"""
+_MOST_PAUSED = 0.1
+"""The part of the time for which a node may wait for slower ones."""
+
+
+async def _cluster_checks(connection: Any) -> list[Check]:
+    """Of a node of a Galera cluster: whether it takes part, who else does, and whether the others keep up."""
+    facts = dict(await run(connection, _NODE))
+    size, status = int(facts["wsrep_cluster_size"]), facts["wsrep_cluster_status"]
+    state, paused = facts["wsrep_local_state_comment"], float(facts["wsrep_flow_control_paused"])
+    takes_part = status == "Primary" and state == "Synced"
+    return [
+        Check("cluster", takes_part, f"Galera: {size} nodes, this one is {state} in a component that is {status}",
+              "it refuses statements until it has found the others: look at its log, or connect to another node"),
+        Check("cluster_size", size >= 3, f"{size} nodes",  # with two, neither goes on alone
+              "with fewer than three nodes the loss of one stops the others: add one, or an arbitrator (garbd)"),
+        Check("cluster_pace", paused < _MOST_PAUSED, f"writes waited for slower nodes {paused:.0%} of the time",
+              "raise wsrep_slave_threads, or look for the node that is slow"),
     ]  # fmt: skip

@@ -147,7 +147,7 @@ class MysqlStore(Store):
         self._sql = load(words)
         self.breaks = Breaks()
         connector = self._connector = Connector(url, settings)
-        self._driver = Driver(self._sql, lambda: connector.packet)
+        self._driver = Driver(self._sql, lambda: connector.packet, lambda: connector.in_cluster)
         self._schema = Schema(namespace, migrations(MYSQL, words), self._sql, self._driver)
         self._kept = {duty: KeptConnection(connector, self.breaks) for duty in DUTIES}
         self._kept["keyed"] = KeptConnection(Connector(url, settings, impatient=True), self.breaks)

@@ -25,6 +25,10 @@ FROM {each w} (
     ORDER BY r.priority DESC, r.resuming_place LIMIT :most
 ) AS c;
 
+-- name: take_turn(name)
+-- In a cluster: of two nodes that count in a queue at the same time one fails when it commits, and begins again.
+INSERT INTO {prefix}turns (name, number) VALUES (md5(:name), 1) ON DUPLICATE KEY UPDATE number = number + 1;
+
 -- name: next_keys(queue, workflow, behind, most)
 -- The keys behind one that have something ready of a workflow: the index is skipped through from key to key.
 SELECT DISTINCT r.concurrency_key FROM {runs} r {index runs_keyed}

@@ -67,6 +67,13 @@ CREATE INDEX runs_keyed ON {runs} (keyed_lane, concurrency_key, priority DESC, k
 -- instead of: mailbox_undelivered
 CREATE INDEX mailbox_undelivered ON {mailbox} (delivered, sent_at);
 
+-- after: queues
+-- Rows that transactions change so that those of two nodes of a cluster meet; elsewhere it stays empty.
+CREATE TABLE {prefix}turns (
+    name   CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+    number BIGINT NOT NULL
+) ENGINE = InnoDB;
+
 -- before: remote_steps_open
 ALTER TABLE {remote_steps} ADD COLUMN is_open tinyint AS (CASE WHEN state IN ('outbox', 'sent') THEN 1 END) STORED;
 
