@@ -127,6 +127,38 @@ async def test_events_are_shown_with_who_took_them_and_who_waits(scene: Scene) -
     assert (await scene.json("/events?name=other"))["events"] == []
 
 
+async def test_pages_of_events_and_callbacks_lead_to_the_next(scene: Scene) -> None:
+    tokens: list[str] = []
+
+    @scene.app.workflow
+    async def pays(ctx: Context, name: str) -> None:
+        callback = await ctx.callback(name, timeout=3600, heartbeat=60)
+        tokens.append(callback.token)
+        await callback.result()
+
+    for number in range(53):
+        await scene.app.publish("many", number)
+    runs = [await scene.app.start(pays, f"pay <{number}>") for number in range(53)]
+    await scene.app.drain()
+    for page, name in (("events", "events"), ("callbacks", "callbacks")):
+        first = await scene.client.get(f"/{page}", headers=JSON)
+        older = first.headers["link"].partition(">")[0].removeprefix("<")
+        second = await scene.client.get(older, headers=JSON)
+        assert [len(answer.json()[name]) for answer in (first, second)] == [50, 3], second.text
+    await scene.app.complete(tokens[0], {"cents": 5})
+    await runs[1].cancel()
+    shown = await scene.page("/callbacks")
+    assert "pay &lt;52&gt;" in shown and not any(token in shown for token in tokens)
+    for state, count in (("open", 50), ("completed", 1), ("ended", 1), ("failed", 0)):
+        found = (await scene.json(f"/callbacks?state={state}"))["callbacks"]
+        assert [each["state"] for each in found] == [state] * count
+    [done] = (await scene.json("/callbacks?state=completed"))["callbacks"]
+    assert done["outcome"] == {"cents": 5} and done["due_at"] is None and done["run"] in {run.id for run in runs}
+    assert len((await scene.json("/callbacks?name=pay+%3C7%3E"))["callbacks"]) == 1
+    assert (await scene.client.get("/callbacks?state=x")).status_code == 400
+    assert (await scene.client.get("/callbacks?before=1@x")).status_code == 200
+
+
 async def test_schedules_are_shown_paused_resumed_and_triggered(scene: Scene) -> None:
     assert "No schedules" in await scene.page("/schedules")
     await scene.app.put_schedule("a/b <i>", "order", cron="0 3 * * *", input="tea")

@@ -23,7 +23,7 @@ from ..monitoring.changes import asked_so_far
 from ..store.answers import AuditEntry
 from ..store.readonly import CACHE_CONTEXT, CacheContext
 from .filters import FIELDS, Filters
-from .pages import bulk, events, failures, queues, run, runs, schedules, start, streams
+from .pages import bulk, callbacks, events, failures, queues, run, runs, schedules, start, streams
 from .pages.admin import audit, system, workers
 from .redaction import Redact, rule_of
 from .refusals import Refused, refusal_of
@@ -81,6 +81,7 @@ ROUTES = (
     _action("/schedules/resume", schedules.resume, "schedule.resume"),
     _action("/schedules/trigger", schedules.trigger, "schedule.trigger"),
     Route("/events", events.events),
+    Route("/callbacks", callbacks.callbacks),
     Route("/failures", failures.failures),
     Route("/failures/retry", failures.confirm_retry),
     _action("/failures/retry", failures.retry, "failures.retry"),

@@ -141,9 +141,9 @@ def address_of(text: str | None) -> Address | None:
     return branch, number(position)
 
 
-def number(text: Any) -> int:
-    """Parse a whole number of a query parameter."""
+def number(text: Any, longest: int = 9) -> int:
+    """Parse a whole number of a query parameter, of so many digits at most."""
     digits = str(text)
-    if not digits.isascii() or not digits.removeprefix("-").isdecimal() or len(digits) > 9:
+    if not digits.isascii() or not digits.removeprefix("-").isdecimal() or len(digits) > longest:
         raise Refused(400, "this link is broken: a number was expected in it")
     return int(digits)

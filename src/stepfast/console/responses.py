@@ -35,6 +35,7 @@ NAVIGATION = (
     ("Workers", "workers"),
     ("Schedules", "schedules"),
     ("Events", "events"),
+    ("Callbacks", "callbacks"),
     ("Failures", "failures"),
     ("System", "system"),
     ("Audit", "audit"),

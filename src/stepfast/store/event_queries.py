@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..model.ids import is_id
 from ..model.records import (
     Answer,
     CallbackOutcome,
@@ -102,6 +103,16 @@ class EventQueries(StoreRequests):
     async def callbacks_of(self, run_id: str, limit: int = 50) -> list[CallbackRow]:
         """The callbacks of a run, the newest first."""
         return [CallbackRow(*row) for row in await self._fetch("callbacks_of", run_id, limit)]
+
+    async def callbacks_shown(
+        self, name: str | None, state: str | None, opened_at: int | None, last: str | None, limit: int
+    ) -> list[CallbackRow]:
+        """Callbacks of all runs, the newest first: of a name and a state (``ended``: its run ended first), opened
+        before a time, or then and with a smaller id."""
+        if last is not None and not is_id(last):
+            return []
+        rows = await self._fetch("callbacks_shown", name, state, opened_at, last, limit)
+        return [CallbackRow(*row) for row in rows]
 
     async def ask_question(self, mail: Mail, check: bool = False) -> Answer:
         """Put a question into a run's mailbox; its id is that of the message. Safe to repeat: one that was asked before

@@ -21,7 +21,7 @@ async def events(request: ConsoleRequest) -> Page:
     name, key = request.query.get("name") or None, request.query.get("key") or None
     before = request.query.get("before") or None
     found = await request.reader.events(
-        name=name, key=key, before=None if before is None else number(before), limit=_PAGE + 1
+        name=name, key=key, before=None if before is None else number(before, 18), limit=_PAGE + 1
     )
     listed, more = found[:_PAGE], len(found) > _PAGE
     names = sorted({event.name for event in listed} | ({name} if name is not None else set()))

@@ -26,6 +26,20 @@ SELECT c.id::text AS id, c.run_id::text AS run_id, c.name, c.state, c.value, c.e
        c.heartbeat_ms, c.attempt, c.opened_at, c.beat_at, c.ended_at
 FROM {callbacks} c WHERE c.run_id = :run_id ORDER BY c.opened_at DESC, c.id LIMIT :most;
 
+-- name: callbacks_shown(name text, state text, low bigint, last uuid, most bigint)
+-- Callbacks of all runs, for people, the newest first: of a name (null: any) and a state (null: any; ``ended``: open when
+-- its run ended), opened before a time (null: any), or then and with a smaller id.
+SELECT c.id::text AS id, c.run_id::text AS run_id, c.name,
+       CASE WHEN c.state = 'open' AND COALESCE(r.completed_at IS NOT NULL OR r.undoing, true) THEN 'ended'
+            ELSE c.state END AS state,
+       c.value, c.error, c.format, c.expects, c.timeout_ms, c.heartbeat_ms, c.attempt, c.opened_at, c.beat_at, c.ended_at
+FROM {callbacks} c LEFT JOIN {runs} r ON r.id = c.run_id
+WHERE (:low IS NULL OR c.opened_at < :low OR (c.opened_at = :low AND c.id < :last))
+  AND (:name IS NULL OR c.name = :name)
+  AND (:state IS NULL OR :state = CASE WHEN c.state = 'open' AND COALESCE(r.completed_at IS NOT NULL OR r.undoing, true)
+                                       THEN 'ended' ELSE c.state END)
+ORDER BY c.opened_at DESC, c.id DESC LIMIT :most;
+
 -- name: make_callbacks(u(id uuid, run_id uuid, name text, expects text, timeout_ms bigint, heartbeat_ms bigint,
 --     attempt integer, at bigint))
 -- Callbacks that records make. One that was made by a record which is forgotten is there already.

@@ -431,6 +431,7 @@ CREATE TABLE {callbacks} (
     ended_at     bigint
 );
 CREATE INDEX callbacks_run ON {callbacks} (run_id);
+CREATE INDEX callbacks_opened ON {callbacks} (opened_at, id);
 
 CREATE TABLE {events} (
     id           uuid NOT NULL PRIMARY KEY, -- made from the name and event_id, so that the same is published once
