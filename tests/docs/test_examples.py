@@ -95,6 +95,11 @@ PROMISED = {
         r"it waits for: check",
         r"hooked: 120\.00\nhurried: 7\.00\nheld: paused after 1 question\nheld: 3\.00\nnever: no payment",
     ],
+    "chat_session.py": [
+        r"'hello': the conversation begins\nAda says 'how are you': the conversation goes on",
+        r"You said: tell me more \(part 1, 5 lines known\) \n(.*\n)+.*You said: and then \(part 2, 5 lines known\)",
+        r"it ended in part 2, read as \d+ items by one id",
+    ],
     "payment_link.py": [
         r"422 Expected `integer`, got `string` - at `\$\.cents`\n(\{'state': 'completed'\}\n){2}books: paid 49\.00",
         r"410 completed",
