@@ -34,8 +34,9 @@ class TalkStorm(Storm):
     programs = "tests.faults.talking"
     enough, most_open, at_once = 20, 60, 2
 
-    def __init__(self, *arguments: Any, timeouts: tuple[float, ...], **options: Any) -> None:
-        self._timeouts = timeouts
+    def __init__(self, *arguments: Any, longest: float, **options: Any) -> None:
+        self._longest = longest
+        """Seconds that some runs wait for an event."""
         super().__init__(*arguments, **options)
         self._talkers = talking.Talkers(self.app, self.ledger)
         self._talks: set[asyncio.Task[None]] = set()
@@ -44,7 +45,11 @@ class TalkStorm(Storm):
         return talking.make_app(url, self.ledger, Settings(**self.settings))
 
     async def start_one(self) -> Any:
-        given = {"program": talking.program(random.Random(), self._timeouts), "left": random.choice((0, 0, 1, 2))}
+        program, left = talking.program(random.Random(), (0.1, 1.0)), random.choice((0, 0, 1, 2))
+        if random.random() < 0.3:
+            program.append({"do": "hear", "key": random.choice((None, "k", "l")), "timeout": self._longest})
+            left = 0
+        given = {"program": program, "left": left}
         try:
             run = await self.app.start(talking.TALK, given)
         except TROUBLE:
@@ -129,9 +134,9 @@ def _count(scene: TalkScene) -> Counter[str]:
     )  # fmt: skip
 
 
-async def kills(url: str, folder: Path, seconds: float, timeouts: tuple[float, ...] = (0.1, 1.0, 2.0)) -> TalkScene:
+async def kills(url: str, folder: Path, seconds: float, longest: float) -> TalkScene:
     """SIGKILL of random processes."""
-    async with TalkStorm(url, folder, lease=LEASE, timeouts=timeouts) as storm:
+    async with TalkStorm(url, folder, lease=LEASE, longest=longest) as storm:
         await storm.launch_ready(3)
         await storm.launch_ready(program="talk")
         async with meanwhile(every(0.6, storm.kill_one), *storm.bystanders()):
@@ -139,10 +144,10 @@ async def kills(url: str, folder: Path, seconds: float, timeouts: tuple[float, .
         return await storm.judge()
 
 
-async def hostile(url: str, folder: Path, seconds: float, timeouts: tuple[float, ...] = (0.1, 1.0, 20.0)) -> TalkScene:
+async def hostile(url: str, folder: Path, seconds: float, longest: float) -> TalkScene:
     """The same with few slots, a lease of a second, and every wait given back at once."""
     hard: dict[str, Any] = {"inline_wait": 0, "min_poll_interval": 0.05, "history_records": 2}
-    async with TalkStorm(url, folder, lease=1.0, timeouts=timeouts, **hard) as storm:
+    async with TalkStorm(url, folder, lease=1.0, longest=longest, **hard) as storm:
         await storm.launch_ready(3, concurrency=8)
         await storm.launch_ready(program="talk")
         async with meanwhile(every(0.8, storm.kill_one), *storm.bystanders()):
