@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from . import callbacks
 from .bulk import BulkResult, BulkVerb, apply_action
-from .compatibility import CheckedRun, Checker
+from .compatibility import CheckedRun, Checker, check_fork
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.host import current_execution
 from .engine.invocation import refuse_in_workflow
@@ -31,7 +31,7 @@ from .engine.workflow import Workflow
 from .errors import ConfigurationError, ContextMisuse, RunNotFound, UnknownWorkflow
 from .events import EventVerbs, Subscriptions
 from .filters import CountKeywords, ListKeywords, store_filters
-from .info import RunInfo, listed_info
+from .info import RunInfo, StepInfo, listed_info
 from .model.backoff import seconds
 from .model.ids import run_id_of
 from .model.names import check_name, check_namespace, check_queue, refuse_unknown
@@ -415,11 +415,21 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         timeout: Seconds = 10.0,
         partial: bool = False,
         progress: Callable[[CheckedRun], None] | None = None,
+        run: Run[Any] | str | None = None,
+        before: str | int | StepInfo | None = None,
+        input: Any = None,
     ) -> list[CheckedRun]:
         """Replay what is recorded of unfinished runs against this code, and return which of them it does not fit.
         Nothing is written, claimed or executed but the code between the steps, each run for at most ``timeout``
         seconds. Runs of workflows that this application does not have are ``unknown``; ``partial=True`` leaves them
-        out, for one that serves only a part. ``progress`` is called with each run as it is found."""
+        out, for one that serves only a part. ``progress`` is called with each run as it is found.
+
+        With ``run`` and ``before``: whether a fork or a rewind of that run would fit this code, with another ``input``
+        if it is given."""
+        if run is not None or before is not None:
+            if run is None or before is None:
+                raise ConfigurationError("app.check takes run and before together: the run, and the step to go back to")
+            return [await check_fork(self, self.get(run) if isinstance(run, str) else run, before, input, timeout)]
         name = workflow.name if isinstance(workflow, Workflow) else workflow
         if name is not None and name not in self.workflows:
             raise UnknownWorkflow(name, list(self.workflows))

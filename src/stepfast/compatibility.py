@@ -25,8 +25,10 @@ from .engine.host import Recorder
 from .engine.invocation import Replaying, decode_input, kind_of, replay
 from .engine.workflow import Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
-from .info import all_steps
+from .info import StepInfo, all_steps
 from .model import status
+from .model.backoff import seconds
+from .model.forks import Lean, kept
 from .model.graph import Graph, read_graph
 from .model.payload import Payloads
 from .model.records import Claimed, StepRecord
@@ -38,6 +40,8 @@ from .worker.threads import REAL
 
 if TYPE_CHECKING:
     from .app import Stepfast
+    from .engine.options import Seconds
+    from .run import Run
 
 FITS = "fits"
 DIVERGES = "diverges"
@@ -159,6 +163,35 @@ class Checker:
             self._replayer = None  # its thread is lost; the next run gets another
             return TOO_LONG, f"the code blocked its thread for longer than {self._longest:g} s"
         return verdict
+
+
+async def check_fork(
+    app: Stepfast, handle: Run[Any], before: str | int | StepInfo, input: Any, timeout: Seconds
+) -> CheckedRun:
+    """Return the verdict on a run that would be executed again from a step on."""
+    run, row, point = await handle._at(before, "forked")
+    store, records = await app.store(), await all_steps(await app.store(), run.id)
+    lean = [Lean(r.branch, r.position, r.seq, r.name, r.kind, r.status, r.undo) for r in records]
+    stay = {each[:2] for each in kept(lean, point, run.id)}
+    workflow = app.workflows.get(row.workflow)
+    if workflow is None:
+        return CheckedRun(
+            run.id, row.workflow, row.status, UNKNOWN, f"the application has no workflow {row.workflow!r}"
+        )
+    if input is not None:
+        connected = await app._connect()
+        row.input = await connected.planner.input_text(connected, row.workflow, input)
+        row.format = app._payloads.format
+    row.undoing = False
+    claimed = as_claimed(row, [r for r in records if (r.branch, r.position) in stay], await store.seed(run.id))
+    replayer = Replayer(app.settings, app._payloads, app.logger)
+    try:
+        longest = seconds(timeout, "the timeout of check()")
+        verdict = await replayer.play(claimed, workflow, longest)
+    finally:
+        await replayer.close()
+    blocked = TOO_LONG, f"the code blocked its thread for longer than {longest:g} s"
+    return CheckedRun(run.id, row.workflow, row.status, *(verdict or blocked))
 
 
 class Pages:

@@ -22,8 +22,9 @@ from .model import remote_steps as remote
 from .model import status
 from .model.attributes import decode
 from .model.cron import clock
+from .model.forks import is_copied, is_own
 from .model.graph import Graph
-from .model.ids import child_id
+from .model.ids import child_id, is_id
 from .model.payload import Payloads
 from .model.records import RUN_ITSELF, StepRecord
 from .model.remote_steps import RemoteStep
@@ -290,13 +291,23 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
         started_at=moment(row.started_at),
         completed_at=moment_or_none(ended),
         line=row.line,
-        undo=row.undo,
-        child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
+        undo=row.undo if is_own(row.undo) else None,
+        child=_child_of(row, run, payloads) if row.kind in STARTS else None,
         lost_to=lost_to(row, where, winners),
         number=row.seq,
-        executed_by=executors.of(row.claim),
+        executed_by=None if is_copied(row.undo) else executors.of(row.claim),
         losses=row.losses or 0,
     )
+
+
+def _child_of(row: StepRecord, run: RunRow, payloads: Payloads) -> str:
+    """The child that a record tells of. One that cannot be read was started at its address."""
+    named = row.output if row.kind == "start" or row.status == status.WAITING else row.arguments
+    try:
+        child = payloads.plain(named, row.format, "the id of a child")
+    except Exception:  # also any error of the application's codec
+        child = None
+    return child if is_id(child) else child_id(run.id, row.branch, row.position)
 
 
 UNKNOWN = "unknown"

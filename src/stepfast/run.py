@@ -43,11 +43,12 @@ from .model import status
 from .model.attributes import Attribute
 from .model.backoff import check_priority, seconds, to_milliseconds
 from .model.events import SignalSent
+from .model.forks import Point
 from .model.graph import Graph, StoredGraph, read_graph
 from .model.ids import new_id
 from .model.names import OWN_KEYS, check_name, check_question, check_signal
 from .model.payload import Payloads, check_type
-from .model.records import Answer, Mail, RunShape, StepRecord
+from .model.records import Answer, Lane, Mail, NewRun, RunShape, StepRecord
 from .model.retention import needed_by
 from .model.rows import NO_CALL, ActivityRow, DagStepRow, Outcome, RunRow
 from .model.status import WORKFLOW
@@ -518,6 +519,69 @@ class Run(Generic[O]):
         connected.switchboard.ready(lanes)
         return self
 
+    async def fork(self, *, before: str | int | StepInfo, input: Any = None) -> Run[O]:
+        """Start a new run with the records of this one up to a step, which it executes first: ``before`` names it (the
+        first of its name), or is its place in ``run.steps()`` from 0, or its StepInfo. Other steps are not executed
+        again. With an ``input``, that instead of the input of this run. Refused for a step that is not recorded.
+
+        This run stays as it is, and may be under way. Undos of the records belong to it alone; children that it had
+        started are read. Keys, unique names, signals that were not taken, and streams are not copied. What
+        ``ctx.transaction`` has written is there already. If the code does not fit the records, with this input, the new
+        run fails by NonDeterminismError; ``app.check(run=…, before=…)`` tells before."""
+        run, row, point = await self._at(before, "forked")
+        if run is not self:
+            return await run.fork(before=before, input=input)
+        connected = await self._connect()
+        text = row.input or "null"
+        if input is not None:
+            text = await connected.planner.input_text(connected, row.workflow, input)
+            row.format = self._payloads.format
+        shape = self._shape_again(row)
+        new = NewRun(connected.new_id(), shape, text, origin=self.id)
+        new.attributes = tuple(Attribute(*each) for each in row.attributes.items())
+        if not await connected.ask(lambda: connected.store.fork(self.id, point, new), "fork"):
+            raise RunNotFound(self.id)
+        connected.switchboard.ready([Lane(shape.queue, shape.workflow, shape.priority)])
+        return Run(new.id, self._connect, self._payloads, self._output_type, known=True)
+
+    async def rewind(self, *, before: str | int | StepInfo) -> Run[O]:
+        """Execute this run again from a step on, which is named as for ``fork``: records from there on are removed, and
+        signals that they took can be taken again. For a run that has ended, and was not undone. Children that are
+        started after that are new ones; ``ctx.step_key`` of a step stays what it was."""
+        run, _, point = await self._at(before, "rewound")
+        if run is not self:
+            return await run.rewind(before=before)
+        connected = await self._connect()
+        lane = await connected.store.rewind(self.id, point)
+        if lane is None:
+            raise RunNotFound(self.id)
+        connected.switchboard.ready([lane])
+        return self
+
+    async def _at(self, before: str | int | StepInfo, done: str) -> tuple[Run[O], RunRow, Point]:
+        """The run, its row, and the step that is meant."""
+        refuse_in_workflow(f"run.{'fork' if done == 'forked' else 'rewind'}", "a step that does so")
+        if isinstance(before, bool) or not isinstance(before, str | int | StepInfo):
+            raise ConfigurationError(f"before must be the name of a step, its number or a StepInfo, not {before!r}")
+        run, row = await self._latest()
+        if row.dag_id is not None or row.graph is not None:
+            raise InvalidState(
+                f"run {run.id} is {'a step of ' if row.dag_id else ''}a dag run, which cannot be {done}: run.retry() "
+                "executes what failed again, retry(from_start=True) all of it"
+            )
+        if isinstance(before, StepInfo):
+            return run, row, Point(before.branch, before.position, before.name)
+        steps = await run.steps()
+        if isinstance(before, int):
+            step = steps[before] if 0 <= before < len(steps) else None
+        else:
+            step = next((each for each in steps if each.name == before), None)
+        if step is None or step.number is None:
+            raise InvalidState(
+                f"step {before!r} is not recorded in run {run.id}; `run.steps()` lists the {len(steps)} that it has"
+            )
+        return run, row, Point(step.branch, step.position, step.name)
+
     async def delete(self) -> None:
         """Remove it, with all that belongs to it, before its retention is over. Its key is free again. Refused while it
         is unfinished, and while another run needs it."""
@@ -534,6 +598,15 @@ class Run(Generic[O]):
         if row.dag_id is not None:
             raise InvalidState(f"run {self.id} is a step of dag run {row.dag_id}; it can only be {what} with that run")
 
+    @staticmethod
+    def _shape_again(row: RunRow) -> RunShape:
+        """What a run that is like this one is started with."""
+        return RunShape(
+            row.workflow, row.graph or row.version, row.queue, row.priority, deadline_ms=row.deadline_ms,
+            max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags),
+            concurrency_key=row.concurrency_key, format=row.format,
+        )  # fmt: skip
+
     async def _start_again(self) -> Run[O]:
         row = await self._row()
         self._refuse_step(row, "retried")
@@ -541,11 +614,7 @@ class Run(Generic[O]):
             raise InvalidState(
                 f"run {self.id} is {row.status}; only a run that has ended can be retried from its start"
             )
-        shape = RunShape(
-            row.workflow, row.graph or row.version, row.queue, row.priority, deadline_ms=row.deadline_ms,
-            max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags),
-            concurrency_key=row.concurrency_key, format=row.format,
-        )  # fmt: skip
+        shape = self._shape_again(row)
         graph, why = await self._stored_graph(row)
         if why is not None:
             raise InvalidState(f"the graph of run {self.id} {why}, so that it cannot be started again")

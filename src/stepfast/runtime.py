@@ -27,7 +27,7 @@ from .model.urls import DatabaseUrl, redact
 from .questions import answer_watcher
 from .results import NoWorkerWarning, Watcher, value_watcher
 from .settings import Settings
-from .starts import Bounds, Starter
+from .starts import Bounds, Planner, Starter
 from .store import Store
 from .store.answers import MissingRight
 from .streams import StreamPoller
@@ -79,6 +79,8 @@ class Connected:
         self.no_worker = NoWorkerWarning(store, logger, clock)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
+        self.planner: Planner
+        """Checks starts against the code of the application."""
         self.transport: TransportHandle | None = None
         """Where remote steps go, once there was a worker here."""
         self.guests: set[asyncio.Task[None]] = set()
@@ -276,7 +278,9 @@ class Connections:
         try:
             await store.open()
             await prepare(store)
-            return Connected(store, app.settings, app.logger, user, app._make_observers(), app._clock)
+            connected = Connected(store, app.settings, app.logger, user, app._make_observers(), app._clock)
+            connected.planner = app._planner
+            return connected
         except BaseException as error:
             if self._leave(user, store):
                 if isinstance(error, Exception):

@@ -146,6 +146,10 @@ class Planner:
             self._usual[code] = plan
         return plan
 
+    async def input_text(self, connected: Connected, workflow: str, value: Any) -> str:
+        """An input as it is stored, checked as that of a start."""
+        return (await self.plan(connected, workflow, {})).encode(value)
+
     def plan_code(self, code: Workflow[Any, Any], options: ChildKeywords) -> Plan:
         """For code that is here; of a dag without its graph, which may not be complete yet."""
         if isinstance(code, Dag):

@@ -17,6 +17,7 @@ from .caller_thread import CallersThread
 from .engine.options import StartKeywords, StartManyKeywords, WorkerKeywords, shows_options
 from .engine.workflow import Workflow
 from .errors import AppClosed, ContextMisuse
+from .info import StepInfo
 from .model.names import refuse_unknown
 from .run import Run
 from .streams import StreamItem
@@ -320,6 +321,14 @@ class SyncRun(Generic[C]):
     def retry(self, *, from_start: bool = False) -> SyncRun[C]:
         """Queue the run again, or start a new one like it."""
         return SyncRun(self._app.call(self._run.retry(from_start=from_start)), self._app)
+
+    def fork(self, *, before: str | int | StepInfo, input: Any = None) -> SyncRun[C]:
+        """Start a new run with the records of this one up to a step."""
+        return SyncRun(self._app.call(self._run.fork(before=before, input=input)), self._app)
+
+    def rewind(self, *, before: str | int | StepInfo) -> SyncRun[C]:
+        """Execute the run again from a step on."""
+        return SyncRun(self._app.call(self._run.rewind(before=before)), self._app)
 
     def stream(
         self, name: str, *, after: str | None = None, type: Any = Any, timeout: float | timedelta | None = None

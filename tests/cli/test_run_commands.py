@@ -451,3 +451,22 @@ def test_delete_removes_what_has_ended(stepfast: Verbs, shop: Shop) -> None:
     assert answer.stdout.split() == [ended]
     assert f"run {waits} is waiting; only a run that has ended can be deleted" in answer.stderr
     assert stepfast.json("delete", ended, code=3)[0]["deleted"] is False
+
+
+# -- going back to a step
+
+
+def test_a_run_is_forked_and_rewound_from_a_step(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("saga", "fail")
+    assert "was undone, with its step" in stepfast.error("fork", run_id, "--before", "1", code=1)
+    assert "is not recorded in run" in stepfast.error("rewind", run_id, "--before", "nothing", code=1)
+    fork = stepfast("fork", run_id, "--before", "0", "--input", '"fine"').stdout.strip()
+    found = stepfast.json("show", fork)
+    assert (found["origin"], found["input"], found["status"], found["steps"]) == (run_id, "fine", "queued", [])
+    shop.drain("harbour")
+    assert status(stepfast, fork) == "waiting"
+    assert "only a run that has ended can be rewound" in stepfast.error("rewind", fork, "--before", "reserve", code=1)
+    stepfast("signal", fork, "sail", '"off"')
+    shop.drain("harbour")
+    assert stepfast.json("rewind", fork, "--before", "sail") == {"id": fork, "status": "queued"}
+    assert [step["name"] for step in stepfast.json("show", fork)["steps"]] == ["reserve", "reserve"]

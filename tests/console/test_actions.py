@@ -655,3 +655,26 @@ async def test_only_the_task_that_said_so_is_hurried(postgres_url: str) -> None:
             assert not done
         await cancelling
         assert (await run.info()).status == "cancelled"
+
+
+async def test_a_run_is_executed_again_from_one_of_its_steps(scene: Scene) -> None:
+    @scene.app.workflow(name="stepwise")
+    async def stepwise(ctx: Context) -> None:
+        await ctx.step("pack", lambda: 1)
+
+    run_id = (await scene.app.start(stepwise)).id
+    await scene.app.drain()
+    step = (await scene.app.get(run_id).steps())[0]
+    link = f"/runs/{run_id}/again?position={step.position}&amp;step={step.name}"
+    assert link in await scene.page(f"/runs/{run_id}")
+    asked = await scene.page(link.replace("&amp;", "&"))
+    assert "Fork</button>" in asked and "Rewind</button>" in asked
+    fields: dict[str, Any] = {"branch": "", "position": str(step.position), "step": step.name}
+    fork = await scene.post(f"/runs/{run_id}/fork", **fields)
+    assert (await scene.app.get(fork["run"]).info()).origin == run_id
+    await scene.post(f"/runs/{run_id}/rewind", **fields)
+    assert await scene.app.get(run_id).status() == "queued"
+    await scene.post(f"/runs/{run_id}/rewind", 409, **fields)
+    assert [(what, outcome) for what, _, outcome, _ in await scene.audit()] == [
+        ("run.rewind", "refused"), ("run.rewind", "done"), ("run.fork", "done"),
+    ]  # fmt: skip

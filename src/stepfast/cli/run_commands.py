@@ -1,5 +1,5 @@
-"""Changes of runs: ``signal``, ``ask``, ``cancel``, ``pause``, ``resume``, ``reschedule``, ``retry``, ``delete``,
-``prune``; and of their callbacks: ``complete``, ``fail``, ``beat``."""
+"""Changes of runs: ``signal``, ``ask``, ``cancel``, ``pause``, ``resume``, ``reschedule``, ``retry``, ``fork``,
+``rewind``, ``delete``, ``prune``; and of their callbacks: ``complete``, ``fail``, ``beat``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .command import (
     Bar,
     Choice,
     DryRunOption,
+    RunArgument,
     RunsOrChoice,
     Session,
     YesOption,
@@ -292,6 +293,52 @@ async def retry(
             raise ConfigurationError("--from-start takes ids: called again, it would start chosen runs once more")
         await apply_to_selected(session, choice, RETRY)
     await each_run(session, runs or (), "retried", ask)
+
+
+BeforeOption = Annotated[
+    str,
+    option(
+        "--before", metavar="STEP", help="Its name (the first of it), or its place among the steps of `show`, from 0."
+    ),
+]
+
+
+async def fork(
+    session: Session,
+    run: RunArgument,
+    before: BeforeOption,
+    input: Annotated[
+        str | None, option("--input", metavar="JSON", help="Instead of the input of the run; - reads stdin.")
+    ] = None,
+) -> None:
+    """Start a new run with the records of a run up to a step, which it executes first. Prints its id.
+
+    The run stays as it is. Its undos, signals, keys and streams are its own; children that it had started are read.
+    """
+    given = None if input is None else json_argument(input, "the input")
+    async with session.writing() as app:
+        handle = await find_run(app, run)
+        new = await handle.fork(before=_step_named(before), input=given)
+    if session.json:
+        write_json({"id": new.id, "origin": handle.id})
+    else:
+        print(new.id)
+
+
+async def rewind(session: Session, run: RunArgument, before: BeforeOption) -> None:
+    """Execute a run that has ended again from a step on, and prints its id. Records from there on are removed."""
+    async with session.writing() as app:
+        handle = await find_run(app, run)
+        again = await handle.rewind(before=_step_named(before))
+        status_now = await again.status()
+    if session.json:
+        write_json({"id": again.id, "status": status_now})
+    else:
+        print(again.id)
+
+
+def _step_named(text: str) -> str | int:
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 async def prune(

@@ -63,6 +63,9 @@ ROUTES = (
     _action("/runs/{id}/resume", run.resume, "run.resume"),
     _action("/runs/{id}/reschedule", run.reschedule, "run.reschedule"),
     _action("/runs/{id}/retry", run.retry, "run.retry"),
+    Route("/runs/{id}/again", run.confirm_again),
+    _action("/runs/{id}/fork", run.fork, "run.fork"),
+    _action("/runs/{id}/rewind", run.rewind, "run.rewind"),
     _action("/runs/{id}/signal", run.signal, "run.signal"),
     Route("/start", start.start_form),
     _action("/start", start.start, "run.start"),
@@ -229,7 +232,7 @@ class Console:
 
 _AUDITED_FIELDS = (
     "name", "from_start", "concurrency", "rate", "key_concurrency", "key_rate", "max_ready", "reset", "key", "queue",
-    "priority", "delay", "tags", "attributes", "counted",
+    "priority", "delay", "tags", "attributes", "counted", "branch", "position", "step",
 )  # fmt: skip
 """Form fields that the audit keeps. Payloads (inputs, values of signals) are not among them."""
 

@@ -83,7 +83,8 @@ class CallbackCall(DurableCall[Callback[T]]):
 
     def _token(self) -> str:
         execution = self._execution
-        return callback_token(execution.claimed.seed, execution.run_id, self.branch, self.position, self.name)
+        secret, run_id = execution.drawn_by(self.branch, self.position)
+        return callback_token(secret, run_id, self.branch, self.position, self.name)
 
     async def _go(self) -> Callback[T]:
         execution, plan = self._execution, self._plan_of

@@ -8,7 +8,7 @@ import msgspec
 
 from ..errors import ChildFailed, ContextMisuse, RecordedError
 from ..model import status
-from ..model.ids import child_id
+from ..model.forks import is_copied
 from ..model.records import Mail, NewRun, Parent, StepRecord, StepWith
 from ..model.rows import Outcome
 from ..model.stored import read_json
@@ -30,6 +30,9 @@ _OUTCOMES = (status.COMPLETED, status.FAILED)
 _ENDS = {RESULT: status.MAIL_CHILD, CALLBACK_RESULT: status.MAIL_CALLBACK}
 """Kinds of records of ends that may be asked for again, and the mail that brings these."""
 
+_LOOK_MS, _LONGEST_LOOK_MS = 500, 60_000
+"""Milliseconds between two looks at a child that another run has started: half as long as it has waited by then."""
+
 STARTS = ("start", "call")
 """Kinds of records that start a child, whose id is made from their address."""
 
@@ -43,6 +46,13 @@ class _Child:
         """Under which it is recorded."""
         self.output_type = output_type if isinstance(workflow, str) else workflow.output_type
         self.run_id = run_id
+        self.of_another = False
+        """Whether the run that this one is a fork of has started it, and is told of its end."""
+
+    def started_by(self, record: StepRecord, text: str | None) -> None:
+        """Be the child that a record tells of."""
+        self.run_id = read_json(text, str, self.run_id)
+        self.of_another = is_copied(record.undo)
 
 
 class ChildRun(Generic[O]):
@@ -81,9 +91,11 @@ class StartCall(DurableCall[ChildRun[O]]):
         self._workflow = workflow
         self._input = input
         self._options = options
-        self._child = _Child(workflow, child_id(execution.run_id, cursor.branch, cursor.position))
+        self._child = _Child(workflow, execution.child_at(cursor.branch, cursor.position))
         self._child.name = name or self._child.name
         super().__init__(execution, cursor, "start", self._child.name, where)
+        if self._record is not None:
+            self._child.started_by(self._record, self._record.output)
         execution.calls_child(self)
 
     async def _go(self) -> ChildRun[O]:
@@ -117,7 +129,7 @@ class StartManyCall(DurableCall[list[ChildRun[O]]]):
         ids, runs = list[str](), list[NewRun]()
         for number, value in enumerate(self._inputs):
             place = f"{self.branch}:{self.position}"  # no branch is called so
-            child = _Child(self._workflow, child_id(self._execution.run_id, place, number))
+            child = _Child(self._workflow, self._execution.child_at(place, number))
             runs += await new_child(self, self._workflow, value, self._options, child)
             ids.append(child.run_id)
         output = msgspec.json.encode(ids).decode()
@@ -128,7 +140,7 @@ class StartManyCall(DurableCall[list[ChildRun[O]]]):
         ids = read_json(record.output, list[str], [])
         children = [_Child(self._workflow, run_id) for run_id in ids]
         for child in children:
-            child.name = self.name
+            child.name, child.of_another = self.name, is_copied(record.undo)
         return [ChildRun(self._execution, child) for child in children]
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
@@ -177,6 +189,8 @@ class ResultCall(DurableCall[O]):
         execution, run_id = self._execution, self._child.run_id
         if not execution.inbox.recalled:
             recall_ends(execution)
+        if self._child.of_another:
+            return await self._end_of_foreign_child()
         if execution.claimed.attempt > 1:
             mail = await self._end_of_old_child()
             if mail is not None:
@@ -184,6 +198,23 @@ class ResultCall(DurableCall[O]):
         mail = await execution.waits.mail(status.MAIL_CHILD, run_id, None, status.WAITING_CHILD, self.group)
         assert mail is not None
         return mail
+
+    async def _end_of_foreign_child(self) -> Mail:
+        """Another run has started the child, and is told of its end: this one looks."""
+        execution, run_id = self._execution, self._child.run_id
+        began = execution.database_now() if self._record is None else self._record.started_at
+        while True:
+            outcome = await self._last_outcome(run_id)
+            if outcome is not None:
+                return _as_mail(execution.run_id, run_id, outcome)
+            if not await execution.recorder.queries.exists(run_id):
+                text = execution.recorder.payloads.encode_own(
+                    {"type": "RunNotFound", "message": f"child {run_id} was removed", "traceback": None}
+                )
+                return Mail(execution.run_id, run_id, status.MAIL_CHILD, status.FAILED, None, text)
+            now = execution.database_now()
+            pause = min(max(_LOOK_MS, (now - began) // 2), _LONGEST_LOOK_MS)
+            await execution.waits.until(now + pause, status.WAITING_CHILD)
 
     async def _end_of_old_child(self) -> Mail | None:
         """After a new attempt or a retry the child may have ended long ago, and its mail been taken. A result is taken
@@ -246,9 +277,14 @@ class ChildCall(ResultCall[O]):
         self._workflow = workflow
         self._input = input
         self._options = options
-        child = _Child(workflow, child_id(execution.run_id, cursor.branch, cursor.position))
+        child = _Child(workflow, execution.child_at(cursor.branch, cursor.position))
         child.name = name or child.name
         super().__init__(execution, cursor, child, where, "call")
+        if (record := self._record) is not None:
+            named, text = record.output if record.status == status.WAITING else record.arguments, None
+            if named is not None:
+                text = execution.recorder.payloads.text(named, record.format, "the id of a child")
+            child.started_by(record, text)
 
     async def _go(self) -> O:
         if self._record is None:

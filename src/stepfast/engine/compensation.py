@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed
 from ..model import status
+from ..model.forks import is_own
 from .function_spec import shape_of
 from .history import UNDO, Cursor
 from .remote_step import RemoteUndo, undo_elsewhere
@@ -83,5 +84,5 @@ def unreachable(execution: Execution, undoable: list[Undoable]) -> list[str]:
     return [
         f"undo {record.undo!r} of step {record.name!r} was not called: the code as it is now does not call that step"
         for record in execution.history.records.values()
-        if record.undo is not None and record.status == status.COMPLETED and record.seq not in reached
+        if is_own(record.undo) and record.status == status.COMPLETED and record.seq not in reached
     ]

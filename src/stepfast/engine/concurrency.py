@@ -17,6 +17,7 @@ import msgspec
 from ..cancellation import seen
 from ..errors import ContextMisuse, NonDeterminismError, Released
 from ..model import status
+from ..model.forks import addresses_above
 from ..model.records import StepRecord
 from ..model.stored import read_json
 from ..settings import FORMAT
@@ -24,7 +25,7 @@ from .call import DurableCall, Race, UnplacedCall, as_given_up
 from .callbacks import CallbackResultCall
 from .children import ResultCall
 from .function_spec import name_of
-from .history import BRANCHES, GATHER, Cursor, addresses_above, branches_around, sub_branch
+from .history import BRANCHES, GATHER, Cursor, branches_around, sub_branch
 from .host import TURNS, current_cursor
 from .outcomes import ending_record
 from .remote_step import RemoteCall

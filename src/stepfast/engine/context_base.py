@@ -18,6 +18,7 @@ from ..errors import AttemptEnded, ConfigurationError, ContextMisuse
 from ..model import status
 from ..model.attributes import encode_attributes
 from ..model.backoff import Backoff, seconds, to_milliseconds
+from ..model.forks import secret_of
 from ..model.ids import successor_id
 from ..model.names import OWN_KEYS, check_callback, check_event, check_name, check_question, check_signal
 from ..model.payload import check_type
@@ -163,16 +164,16 @@ class ContextBase:
     def _draw(self) -> bytes:
         """Random bytes that are alike whenever the code comes to the same address. Only who knows the secret of the run
         can work them out."""
-        secret = self._execution.claimed.seed
-        call = current_call.get()
-        if call is not None and call._execution is self._execution:
+        execution, call = self._execution, current_call.get()
+        if call is not None and call._execution is execution:
             # A step draws for itself: a replay does not call it, so it must not move what the workflow draws.
             call.draws += 1
-            drawn = f"{call.step_key}/step/{call.draws}"
+            secret, drawn = secret_of(execution.claimed.seed, "", None)[0], f"{call.step_key}/step/{call.draws}"
         else:
             cursor = self._cursor
             cursor.draws += 1
-            drawn = f"{self._execution.run_id}/{cursor.branch}/{cursor.position}/{cursor.draws}"
+            secret, run_id = execution.drawn_by(cursor.branch, cursor.position)
+            drawn = f"{run_id}/{cursor.branch}/{cursor.position}/{cursor.draws}"
         return hashlib.blake2b(drawn.encode(), key=secret.encode(), digest_size=16).digest()
 
     # -- living with changes of the code -----------------------------------------------------------------------

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError, RecordedError, RunSuspended
 from ..model import status
+from ..model.forks import depth, rewinds, secret_of
+from ..model.ids import child_id
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, StreamItems, Transition
 from ..model.status import DAG_STEP, WORKFLOW
 from ..model.transitions.operator import goes_on_first
@@ -406,6 +408,17 @@ class Execution:
         """The code of a branch is given errors, of which the first is raised, or all as results: what it does from here
         on comes of them."""
         self.trail.was_given(cursor.branch, cursor.position, errors, raised)
+
+    def drawn_by(self, branch: str, position: int) -> tuple[str, str]:
+        """The secret that random values are made from at a position, and the run that it is of: in a fork another one,
+        where that has made the records which follow."""
+        seed = self.claimed.seed
+        return secret_of(seed, self.run_id, self.history.made_by(branch, position) if depth(seed) else None)
+
+    def child_at(self, branch: str, position: int) -> str:
+        """The id of the child that is started at an address: another one after each rewind."""
+        number = rewinds(self.claimed.seed)
+        return child_id(self.run_id, f"~{number}/{branch}" if number else branch, position)
 
     def calls_child(self, call: DurableCall[Any]) -> None:
         """The code starts a child, or waits for one."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ..documents import cite
 from ..errors import NonDeterminismError, RecordedError
 from ..model import status
+from ..model.forks import Makers, addresses_above, is_own
 from ..model.records import StepDone, StepRecord, Tally
 from ..model.status import CANCELLED
 from .host import CHANCE, TURNS
@@ -56,19 +57,6 @@ def branches_around(branch: str) -> list[str]:
     return ["", *around, branch] if branch else [""]
 
 
-def addresses_above(branch: str) -> list[tuple[str, int]]:
-    """The addresses at which a branch and the branches around it began, outermost first."""
-    addresses: list[tuple[str, int]] = []
-    outer = ""
-    for part in branch.split("/") if branch else ():
-        number = part.split(".", 1)[0]
-        if not number.isdigit():
-            return []  # not a branch of the code: the undos have a name of their own
-        addresses.append((outer, int(number)))
-        outer = f"{outer}/{part}" if outer else part
-    return addresses
-
-
 PATCH = "patch"
 STEP, UNDO = "step", "undo"
 _ASIDE = (PATCH, UNDO)
@@ -97,8 +85,8 @@ class History:
     """What is recorded of one run, and what of it the code has asked for in this attempt."""
 
     __slots__ = (
-        "_begun", "_known_until", "_latest", "_left_out", "_patches", "_reached", "aside", "last_seq", "records",
-        "untaken",
+        "_begun", "_known_until", "_latest", "_left_out", "_makers", "_patches", "_reached", "aside", "last_seq",
+        "records", "untaken",
     )  # fmt: skip
 
     def __init__(self, records: list[StepRecord]) -> None:
@@ -115,6 +103,7 @@ class History:
         self._latest: dict[str, int] | None = None
         self._known_until: int | None = None
         self._patches: dict[str, int] | None = None
+        self._makers: Makers | None = None
         self.last_seq = max(record.seq for record in records) if records else 0
 
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
@@ -190,6 +179,13 @@ class History:
         if self._known_until is None:
             self._known_until = max((record.completed_at for record in self.records.values()), default=0)
         return self._known_until
+
+    def made_by(self, branch: str, position: int) -> int | None:
+        """In a fork: how far up the line of forks the run is that made the first record at a position of a branch or
+        after it; None: this run makes it."""
+        if self._makers is None:
+            self._makers = Makers((at[0], at[1], record.undo) for at, record in self.records.items())
+        return self._makers.at(branch, position)
 
     def patched_from(self, patch: str) -> int | None:
         """The first position at which a branch is recorded to have gone the new way at a change."""
@@ -669,7 +665,7 @@ class Ledger:
     def has_undos(self) -> bool:
         """Whether something that was done can be undone."""
         return self.undo_recorded or any(
-            record.undo is not None and record.status == status.COMPLETED for record in self._history.records.values()
+            is_own(record.undo) and record.status == status.COMPLETED for record in self._history.records.values()
         )
 
     def last_step(self) -> str | None:

@@ -365,6 +365,10 @@ class StoreQueries:
         """How a run ended, if it has."""
         never()
 
+    async def exists(self, run_id: str) -> bool:
+        """Whether a run is kept."""
+        never()
+
     async def value(self, run_id: str, key: str) -> str | None:
         """A value that a run has set, as it is kept."""
         never()

@@ -12,6 +12,7 @@ import msgspec
 from ..errors import ConfigurationError, PayloadError, RecordedError, RemoteStepError, RemoteTimeout
 from ..model import status
 from ..model.backoff import Backoff, check_backoff, default_backoff, seconds
+from ..model.forks import is_copied
 from ..model.ids import child_id
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import check_type
@@ -186,7 +187,7 @@ class RemoteCall(DurableCall[T]):
         what = f"the recorded result of remote step {self.name!r}"
         payloads = self._execution.recorder.payloads
         value: T = payloads.decode(record.output or "null", self._order.type, record.format, what)
-        if self._order.undo is not None:
+        if self._order.undo is not None and not is_copied(record.undo):
             args = (value, copy.deepcopy(self._order.input) if self._execution.replaying else self._order.input)
             self._execution.undoable.append(Undoable(record.seq, self.name, self._order.undo, args, {}, self.line))
         return value

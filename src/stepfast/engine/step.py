@@ -27,6 +27,7 @@ from ..model.backoff import (
     retry_delay,
     seconds,
 )
+from ..model.forks import is_copied
 from ..model.ids import without_tokens
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import Payloads, same_arguments
@@ -328,7 +329,7 @@ class StepCall(DurableCall[T]):
         value: T = payloads.decode(record.output or "null", self._work.shape.returns, record.format, what)
         if self._execution.replaying and record.arguments is not None and record.format == FORMAT:
             self._compare_arguments(record.arguments)
-        if self._work.options.compensate is not None:
+        if self._work.options.compensate is not None and not is_copied(record.undo):
             self._can_be_undone(value, record.seq)
         return value
 

@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import TypeGuard
 
 from ..errors import ConfigurationError, RunNotFound
 
@@ -72,9 +73,9 @@ def _milliseconds(beginning: str) -> int:
     return int(beginning.replace("-", ""), 16)
 
 
-def is_id(text: str) -> bool:
+def is_id(text: object) -> TypeGuard[str]:
     """Whether ``text`` is spelled as our ids are."""
-    return _CANONICAL.fullmatch(text) is not None
+    return isinstance(text, str) and _CANONICAL.fullmatch(text) is not None
 
 
 def run_id_of(text: object) -> str:

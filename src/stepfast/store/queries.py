@@ -15,6 +15,7 @@ import msgspec
 from ..errors import DatabaseRefused
 from ..model.attributes import Attribute
 from ..model.bulk_actions import DELETE, BatchOutcome
+from ..model.forks import Point
 from ..model.queue_config import Decision, Gate
 from ..model.rate_limiter import Usage
 from ..model.records import (
@@ -66,6 +67,7 @@ from .attribute_queries import AttributeQueries
 from .checkpoint_queries import CheckpointQueries
 from .event_queries import EventQueries
 from .flows import (
+    forks,
     limits,
     operating,
     remote_steps,
@@ -318,6 +320,15 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         """Move the time at which a run is due that waits in its queue or for a retry, or its priority; of a dag run
         those of its steps."""
         return await self._drive(operating.reschedule_run, run_id, wanted)
+
+    async def fork(self, source: str, point: Point, new: NewRun) -> bool:
+        """Start a run with the records of another up to a step. Safe to repeat. False: there is no such run."""
+        return await self._drive(forks.fork, source, point, new)
+
+    async def rewind(self, run_id: str, point: Point) -> Lane | None:
+        """Queue a run that has ended again, without the records from a step on; where it is ready. None: there is
+        none."""
+        return await self._drive(forks.rewind, run_id, point)
 
     async def apply_bulk(self, verb: str, ids: Sequence[str]) -> BatchOutcome:
         """Cancel, pause, resume, retry or delete many runs by few statements. Dag runs (but those to be deleted), and

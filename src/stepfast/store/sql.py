@@ -20,7 +20,7 @@ FILES = (
     "runs.sql", "graphs.sql", "claiming.sql", "recording.sql", "standings.sql", "mail.sql", "workers.sql",
     "transact.sql", "schema.sql", "queues.sql", "limits.sql", "keeping.sql", "schedules.sql", "debouncing.sql",
     "streams.sql", "questions.sql", "callbacks.sql", "unique.sql", "events.sql", "attributes.sql", "checkpoints.sql",
-    "sessions.sql",
+    "sessions.sql", "forks.sql",
     "remote_steps.sql", "census.sql", "stats.sql", "audit.sql", "glances.sql",
 )  # fmt: skip
 """Statements are in files of these names, those of a database and those that all share."""

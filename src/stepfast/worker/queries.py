@@ -135,6 +135,10 @@ class StoreQueries(EngineErrands):
         found = await self._patiently(lambda: self._store.outcomes([run_id]))
         return found[0] if found else None
 
+    async def exists(self, run_id: str) -> bool:
+        """Whether a run is kept."""
+        return await self._patiently(lambda: self._store.run(run_id)) is not None
+
     async def value(self, run_id: str, key: str) -> str | None:
         """A value that a run has set, as it is kept."""
         found = await self._patiently(lambda: self._store.value(run_id, key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -224,6 +225,34 @@ async def retry(request: ConsoleRequest) -> Done:
     """Queue a run again; with ``from_start``, as a new run with the same input."""
     again = await _run(request).retry(from_start=request.form.get("from_start", "") not in ("", "0", "false"))
     return _done(request, "retry", again.id)
+
+
+async def confirm_again(request: ConsoleRequest) -> Page:
+    """Ask for confirmation before a run is executed again from a step on: as a new run, or as it is."""
+    step, info = _step(request.query), await _run(request).info()
+    fields = {"branch": step.branch, "position": str(step.position), "step": step.name}
+    can_rewind = info.completed_at is not None and info.status != status.COMPENSATED
+    shown = {"run": info, "step": step, "fields": fields, "can_rewind": can_rewind}
+    return Page("again.html", shown, {"run": info.id, "step": step.name, "fields": fields, "can_rewind": can_rewind})
+
+
+async def fork(request: ConsoleRequest) -> Done:
+    """Start a new run with the records of a run up to a step; ``input`` as JSON instead of its own."""
+    text = request.form.optional("input")
+    given = None if text is None else read_json_text(text, "the input")
+    new = await _run(request).fork(before=_step(request.form), input=given)
+    return _done(request, "fork", new.id)
+
+
+async def rewind(request: ConsoleRequest) -> Done:
+    """Execute a run again from a step on."""
+    await _run(request).rewind(before=_step(request.form))
+    return _done(request, "rewind")
+
+
+def _step(given: Mapping[str, str]) -> StepInfo:
+    """The step that an address or a form names."""
+    return StepInfo(given.get("step", ""), given.get("branch", ""), number(given.get("position", "0")), "")
 
 
 async def signal(request: ConsoleRequest) -> Done:

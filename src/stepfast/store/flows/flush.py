@@ -135,7 +135,7 @@ def step_row(step: StepDone, now: int, mail: str | None = None) -> tuple[Any, ..
 def _join(entries: Sequence[StepWith], now: int) -> Flow[None]:
     """The mail that records take, the questions that they answer, and the callbacks and children that they make."""
     yield from put("take_mail", [(entry.run_id, mail) for entry in entries for mail in entry.takes])
-    yield from questions.answer([answer for entry in entries for answer in entry.answers], now)
+    yield from questions.answer([(entry.run_id, answer) for entry in entries for answer in entry.answers], now)
     yield from callbacks.make([made for entry in entries for made in entry.callbacks], now)
     yield from events.take([(entry.run_id, entry.event) for entry in entries if entry.event is not None])
     yield from put("set_attributes", [(entry.run_id, *each) for entry in entries for each in entry.attributes])

@@ -85,7 +85,7 @@ def cancel_run(run_id: str) -> Flow[Answer]:
     elif way == "fail":
         yield from _cancel_dag(run, answer, now)
     else:
-        for holder, name in (yield from _taken_names([run])).values():
+        for holder, name in (yield from taken_names([run])).values():
             raise InvalidState(f"run {run_id} cannot be undone now: run {holder} has its name {name!r}")
         done = yield from cancel_runs([run], now)
         answer.done, answer.running, answer.ended = True, run.held, done.ended
@@ -107,7 +107,7 @@ def cancel_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     """Cancel runs that are locked in this transaction, and leave word for their parents and children. A dag run that
     goes on is not cancelled like this: it fails, with its steps."""
     runs = [run for run in runs if way_to_cancel(run) not in ("refused", "fail")]
-    taken = yield from _taken_names(runs)
+    taken = yield from taken_names(runs)
     runs = [run for run in runs if run.id not in taken]
     traces = yield from traces_of([run.id for run in runs if not (run.held or run.is_dag)])
     moved = [(run, cancel(run, traces.get(run.id, NO_TRACES), now, number)) for number, run in enumerate(runs, 1)]
@@ -229,7 +229,7 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
     run, now = yield from lock_run(run_id)
     if run is None or not may_be_retried(run):
         return None
-    for holder, name in (yield from _taken_names([run])).values():
+    for holder, name in (yield from taken_names([run])).values():
         raise InvalidState(f"run {run_id} cannot be retried: run {holder} has its name {name!r} by now")
     if run.is_dag:
         return (yield from retry_dag(run, now))
@@ -244,7 +244,7 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
     return {run.lane}
 
 
-def _taken_names(runs: Sequence[RunState]) -> Flow[dict[str, tuple[str, str]]]:
+def taken_names(runs: Sequence[RunState]) -> Flow[dict[str, tuple[str, str]]]:
     """Of runs that have ended: those that cannot live again, because another has their name, or is to have it; and
     which that is, and the name."""
     ended = [run.id for run in runs if run.ended]
@@ -293,7 +293,7 @@ def _pause_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
 
 def _retry_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     fitting = [run for run in runs if may_be_retried(run)]
-    taken = yield from _taken_names(fitting)
+    taken = yield from taken_names(fitting)
     fitting = [run for run in fitting if run.id not in taken]
     after = [retry(run, now, number) for number, run in enumerate(fitting, 1)]
     yield from leave_keys(fitting)

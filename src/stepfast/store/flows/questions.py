@@ -69,13 +69,13 @@ def refuse_question(worker: str, run_id: str, claim: int, refusal: QuestionAnswe
     if run is None or (run.worker, run.claim) != (worker, claim):
         return False
     yield from put("take_mail", [(run_id, refusal.id)])
-    yield from answer([refusal], now)
+    yield from answer([(run_id, refusal)], now)
     return True
 
 
-def answer(answers: Sequence[QuestionAnswer], now: int) -> Flow[None]:
-    """Answer questions, or refuse them; those that have an answer keep it."""
-    yield from put("answer_questions", [(*each, now) for each in answers])
+def answer(answers: Sequence[tuple[str, QuestionAnswer]], now: int) -> Flow[None]:
+    """Answer questions to these runs, or refuse them; those that have an answer keep it."""
+    yield from put("answer_questions", [(run_id, *each, now) for run_id, each in answers])
 
 
 def give_up(run_ids: Sequence[str]) -> Flow[None]:

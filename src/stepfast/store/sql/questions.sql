@@ -23,12 +23,13 @@ SELECT u.id, u.run_id, u.name, 'open', u.format, {now} FROM {rows u};
 -- What is kept of the open waits of a run for a question.
 SELECT output FROM {steps} WHERE run_id = :run_id AND name = :name AND kind = 'question' AND status = 'waiting';
 
--- name: answer_questions(u(id uuid, state text, answer text, format smallint, ended_at bigint))
--- Answers and refusals; the first that a question gets stays.
+-- name: answer_questions(u(run_id uuid, id uuid, state text, answer text, format smallint, ended_at bigint))
+-- Answers and refusals by the runs that were asked; the first that a question gets stays. A fork of such a run has the
+-- question on record, and is not asked.
 {update questions q, u}
 SET state = u.state, answer = u.answer, format = u.format, ended_at = u.ended_at
 {from u}
-WHERE q.id = u.id AND q.state = 'open';
+WHERE q.id = u.id AND q.run_id = u.run_id AND q.state = 'open';
 
 -- name: inherit_questions(u(ended uuid, successor uuid))
 -- Questions that the ended run did not take are its successor's, like their messages.

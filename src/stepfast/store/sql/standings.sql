@@ -56,7 +56,7 @@ WHERE t.run_id = u.id AND t.due_at > {stamp};
 -- that was seen under way and has no outcome, and the last one that has.
 SELECT r.id::text AS id,
        COALESCE((SELECT true FROM {steps} s
-                 WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false) AS undoable,
+                 WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.undo NOT LIKE '~%' AND s.status = 'completed' LIMIT 1), false) AS undoable,
        COALESCE((SELECT true FROM {tries} t
                  WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
                    AND t.claim = r.claim LIMIT 1), false) AS between_attempts,
