@@ -17,9 +17,9 @@ __all__ = ["Store", "open_store", "pool_url"]
 def open_store(
     url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None, now: Callable[[], int] | None = None
 ) -> Store:
-    """The store for a URL. Nothing is connected yet; a missing driver is told by the extra that brings it. ``now`` is
-    the clock of a database in memory, in milliseconds, if it is not to be that of the machine; all others have
-    their own."""
+    """The store for a URL. Nothing is connected yet; for a missing driver the error names the extra that brings it.
+    ``now`` is the clock of a database in memory, in milliseconds, if it is not to be that of the machine; all others
+    have their own."""
     if url.kind == "sqlite":
         from .sqlite import SqliteStore
 

@@ -38,7 +38,7 @@ class Judgement(NamedTuple):
     """What came of results of remote steps."""
 
     outcomes: int
-    """How many runs are told something."""
+    """How many runs are notified."""
     leftover: list[str]
     """Steps that are over but may have a task left, because more than one was sent."""
 
@@ -106,7 +106,7 @@ class AuditLine(NamedTuple):
 
 
 class Census(Struct):
-    """How things stand. Counts stop at the bound that was given: so many, or more."""
+    """Counts of runs, queues and schedules. They stop at the bound that was given: so many, or more."""
 
     runs: dict[str, int]
     """Unfinished runs by status: those that workers hold, that wait, are paused, or are being undone."""
@@ -135,7 +135,7 @@ class AtWork(NamedTuple):
 
 
 class RunCount(NamedTuple):
-    """Runs of a workflow in a queue that stand in a status."""
+    """Runs of a workflow in a queue that have a status."""
 
     workflow: str
     queue: str
@@ -248,7 +248,7 @@ class Transacted(NamedTuple):
 
 
 class SchemaState(NamedTuple):
-    """How the tables stand to this code."""
+    """How the tables fit this code."""
 
     version: int
     """0: there are none."""
@@ -308,7 +308,7 @@ class StreamEnd(NamedTuple):
     over: bool
     """Whether the run has ended."""
     continuation: str | None
-    """The run that it goes on as."""
+    """The run that it continues as."""
     links_gone: int = 0
     """How many runs that were between the two have been removed."""
 
@@ -327,7 +327,7 @@ class AwaitedValue(NamedTuple):
 
 
 class QuestionRow(NamedTuple):
-    """A question as it stands."""
+    """The state of a question."""
 
     id: str
     run_id: str

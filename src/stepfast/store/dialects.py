@@ -398,7 +398,7 @@ _CONDITIONS = tuple(
         (r"\{index runs_dags\}", "{index runs_at_rest}"),
     )
 )
-"""Conditions of partial indexes, and the generated columns that stand for them (sql/mysql/migrations)."""
+"""Conditions of partial indexes, and the generated columns in place of them (sql/mysql/migrations)."""
 _ORDERED = re.compile(r"\nORDER BY [\w., ]+(?=\n\{lock)")
 """The order in which rows of an argument are locked. Here it is that of the argument, which the driver sorts: an order
 of the result would be made in a temporary table, when the locks are there."""

@@ -42,7 +42,7 @@ class EventQueries(StoreRequests):
     # -- streams -------------------------------------------------------------------------------------------------
 
     async def stream_names(self, run_id: str) -> list[str]:
-        """The names of the streams of a run, and of those that it went on as."""
+        """The names of the streams of a run, and of those that it continued as."""
         return [row[0] for row in await self._fetch("streams_of_chain", run_id)]
 
     async def link_of_chain(self, run_id: str, link: int) -> tuple[str, int] | None:
@@ -66,7 +66,7 @@ class EventQueries(StoreRequests):
         return found
 
     async def stream_ends(self, run_ids: Sequence[str]) -> dict[str, StreamEnd]:
-        """Of those runs that are there: whether they have ended, and as what they went on."""
+        """Of those runs that are there: whether they have ended, and as what they continued."""
         rows = await self._fetch("stream_ends", list(run_ids))
         return {row[0]: StreamEnd(bool(row[1]), row[2] and str(row[2]), row[3] or 0) for row in rows}
 
@@ -91,7 +91,7 @@ class EventQueries(StoreRequests):
         return await self._drive(callbacks.beat, id_)
 
     async def look_at_callback(self, id_: str, claim: int, attempt: int) -> CallbackRow | None:
-        """How a callback stands for its run, which waits for it: one whose time is up is ended, one that an earlier
+        """The state of a callback for its run, which waits for it: one whose time is up is ended, one that an earlier
         attempt had no value of is open again."""
         return await self._drive(callbacks.look, id_, claim, attempt)
 

@@ -107,7 +107,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         return [Outcome(*row) for row in await self._fetch("outcomes", list(ids))]
 
     async def continuation(self, run_id: str) -> str:
-        """The last of the runs that one went on as (``ctx.continue_as``); itself, if it did not."""
+        """The last of the runs that one continued as (``ctx.continue_as``); itself, if it did not."""
         rows = await self._fetch("continuation", run_id)
         return str(rows[0][0]) if rows else run_id
 
@@ -135,7 +135,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         parent: str | None = None,
         ids: tuple[str, str] | None = None,
     ) -> list[RunRow]:
-        """A page of runs, newest first unless told otherwise; ``before`` is the last id of the page before.
+        """A page of runs, newest first by default; ``before`` is the last id of the page before.
         ``since_ms`` and ``older_ms`` bound the age of runs by the database's clock. Large inputs and outputs are left
         out, and the row says so."""
         await self.check_attributes(attributes)
@@ -189,7 +189,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         return sorted(found, key=lambda row: (row.branch, row.position))
 
     async def last_words(self, run_id: str, first: tuple[str, int], last: tuple[str, int]) -> list[ProgressRow]:
-        """What steps have told of their progress, by (branch, position); also of those that ended."""
+        """The progress that steps have reported, by (branch, position); also of those that ended."""
         return [ProgressRow(*row) for row in await self._fetch("last_words", run_id, *first, *last)]
 
     async def failed_calls(self, run_id: str, attempt: int) -> dict[tuple[str, int], int]:
@@ -234,7 +234,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         return tuple(rows[0]) if rows else None
 
     async def awaited_values(self, wanted: Sequence[tuple[str, str]]) -> list[AwaitedValue]:
-        """How values stand, each by a run and a key."""
+        """The present values, each by a run and a key."""
         rows = await self._fetch("awaited_values", Rows(wanted))
         return [
             AwaitedValue(run_id, key, value, format_, bool(over), status, went_on and str(went_on))
@@ -313,7 +313,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         return await self._drive(operating.pause_run, run_id)
 
     async def resume(self, run_id: str) -> Answer:
-        """Let a paused run go on: at once, or when it would have been due; take back a mark."""
+        """Resume a paused run: at once, or when it would have been due; take back a mark."""
         return await self._drive(operating.resume_run, run_id)
 
     async def reschedule(self, run_id: str, wanted: NewTime) -> Answer:
@@ -456,7 +456,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         return await self._drive(remote_steps.judge_results, results, joined, sweep_ms, random)
 
     async def resend_remote(self, tasks: Sequence[Task], why: str) -> int:
-        """Tasks that vanished are to be sent once more; how many runs are told that theirs will never come."""
+        """Tasks that vanished are to be sent once more; how many runs are notified that theirs will never come."""
         return await self._drive(remote_steps.send_again, tasks, why)
 
     async def hand_over_remote(self, tasks: Sequence[Task], keeps_ms: int) -> None:
@@ -464,7 +464,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         await self._drive(remote_steps.handed_over, tasks, keeps_ms)
 
     async def refuse_remote(self, tasks: Sequence[Task], why: str) -> int:
-        """The transport does not take these tasks, and never will; how many runs are told so."""
+        """The transport does not take these tasks, and never will; how many runs are notified of it."""
         return await self._drive(remote_steps.refuse, tasks, why)
 
     async def withdraw_remote(self, keys: Sequence[Key]) -> int:
@@ -496,7 +496,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         return await self._drive(schedules.delete_schedule, name)
 
     async def hold_schedule(self, name: str, hold: bool) -> FoundSchedule:
-        """Pause a schedule, or let it go on."""
+        """Pause a schedule, or resume it."""
         return await self._drive(schedules.hold_schedule, name, hold)
 
     async def due_schedules(self, declared: Sequence[str], limit: int) -> list[ScheduleRow]:
@@ -583,7 +583,7 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
     # -- the census ----------------------------------------------------------------------------------------------
 
     async def census(self, most: int) -> Census:
-        """How things stand now, counting up to ``most`` of each."""
+        """Count runs, ready runs and late schedules, up to ``most`` of each."""
         [(now, running, waiting, paused, compensating, next_due, undelivered)] = await self._fetch("census", most)
         runs = {"running": running, "waiting": waiting, "paused": paused, "compensating": compensating}
         lag = 0.0 if next_due is None else max(0, now - next_due) / 1000

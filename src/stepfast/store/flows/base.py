@@ -98,7 +98,7 @@ def put_each(names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> Flow[No
 
 
 class LockedRuns(NamedTuple):
-    """Runs as they stand, locked in this transaction, and the database's time."""
+    """The states of runs, locked in this transaction, and the database's time."""
 
     runs: dict[str, RunState]
     now: int
@@ -160,11 +160,11 @@ _DERIVED = {"child": "r.reply_to IS NOT NULL"}
 
 
 def standing_columns(others: Mapping[str, str] | None = None) -> str:
-    """What ``{standing}`` stands for; ``others`` are columns that a database has to put in other words."""
+    """The columns of ``{standing}``; ``others`` are columns that a database has to put in other words."""
     words = _DERIVED | dict(others or {})
     return ", ".join(words.get(name, f"r.{name}") for name in READ_COLUMNS)
 
 
 def schedule_columns(others: Mapping[str, str] | None = None) -> str:
-    """What ``{schedule}`` stands for: all fields of a schedule but the time at which it is read."""
+    """The columns of ``{schedule}``: all fields of a schedule but the time at which it is read."""
     return ", ".join((others or {}).get(name, f"s.{name}") for name in ScheduleRow.__struct_fields__[:-1])

@@ -50,7 +50,7 @@ def beat(id_: str) -> Flow[CallbackAnswer | None]:
 
 
 def look(id_: str, claim: int, attempt: int) -> Flow[CallbackRow | None]:
-    """A callback as it stands for its run, which waits for it: its time may be up. For a later attempt one that had no
+    """The state of a callback for its run, which waits for it: its time may be up. For a later attempt one that had no
     value is open again, with its whole time; that it failed is taken from the mailbox first. While another transaction
     holds it, nothing is decided."""
     found = yield from _locked(id_, "lock_free_callback")

@@ -43,7 +43,7 @@ class LastTokens:
 
     def is_repeated(self, worker: str, token: int) -> bool:
         """Whether it is the last one, asked again; from now on it is. An application may have had thousands of workers,
-        one after the other: of those that were heard of long ago nothing is kept."""
+        one after the other: of workers that claimed long ago nothing is kept."""
         repeated = self._tokens.pop(worker, None) == token
         self._tokens[worker] = token
         if len(self._tokens) > self._MOST:
@@ -55,7 +55,7 @@ def claim(
     worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: Mapping[str, str], limit: int, again: bool,
     settings: Settings, remembered: Mapping[str, int], together: bool = False,
 ) -> Flow[list[Claimed]]:  # fmt: skip
-    """Ready runs of these lanes, or (``again``) what the same token took before. Each lane is asked for its first runs,
+    """Ready runs of these lanes, or (``again``) what the same token took before. Of each lane the first runs are read,
     which are locked; or all ``together`` are, and only what is taken is locked."""
     taken = (yield from claimed(worker, token)) if again else []
     if not taken:

@@ -54,7 +54,7 @@ class Matched(NamedTuple):
     starts: int = 0
     """How many runs are to be started."""
     reached: Reached | None = None
-    """From where the next call goes on, if more runs wait than one transaction wakes."""
+    """From where the next call continues, if more runs wait than one transaction wakes."""
 
 
 class EventStart(NamedTuple):
@@ -92,7 +92,7 @@ def match(limit: int, reached: Reached | None, new_id: Callable[[], str]) -> Flo
         yield COMMIT  # who begins to wait from here on finds these
         order = yield from ask("lock_event_order")
         if not order:
-            return Matched(numbered)  # the worker that has it goes on with them
+            return Matched(numbered)  # the worker that has it continues with them
         given, matched = order[0]
     rows = yield from ask("unmatched_events", matched, given, limit)
     done = yield from _wake(rows, matched, limit, reached, new_id)
@@ -122,7 +122,7 @@ def _wake(
     order, so that those who wait again at once keep none of the others waiting."""
     specs = sorted({(row[2], key) for row in rows for key in (row[3], "")})
     if reached is not None and reached.matched != matched:
-        reached = None  # another worker went on with it
+        reached = None  # another worker continued with it
     waits: list[Any] = []
     last: Reached | None = None
     if specs and reached is None:

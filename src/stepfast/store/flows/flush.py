@@ -176,7 +176,7 @@ class Settlement(Struct):
     """What came of the ends of steps. Nothing of it is written before ``write``."""
 
     runs: list[RunState] = field(default_factory=list)
-    """Steps and dag runs as they stand now."""
+    """The present states of steps and dag runs."""
     lanes: set[Lane] = field(default_factory=set)
     """Where something was made ready: steps, or dag runs whose steps are all settled."""
     marked: dict[str, str] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Settlement(Struct):
     """The dag runs that are over, and need not be finished by a worker."""
 
     def add(self, run: RunState) -> None:
-        """Note a run that stands otherwise now, and its lane if it is ready."""
+        """Note a run whose state has changed, and its lane if it is ready."""
         self.runs.append(run)
         if run.ready:
             self.lanes.add(run.lane)
@@ -269,7 +269,7 @@ def lock_open_steps(dag_ids: list[str]) -> Flow[list[RunState]]:
 
 
 def write(done: Settlement, others: Sequence[RunState] = ()) -> Flow[bool]:
-    """Write it, together with other runs that were decided on; whether children of cancelled steps are told."""
+    """Write it, together with other runs that were decided on; whether children of cancelled steps are notified."""
     yield from change([*others, *done.runs])
     return (yield from put("tell_children", [(run_id,) for run_id in done.cancelled])) > 0
 
@@ -303,7 +303,7 @@ def _when(move: Transition, dags: Mapping[str, RunState], now: int) -> int:
 
 
 def _continue(successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> Flow[None]:
-    """Runs that go on as others: these take over the parent, the tags, the mail, and what was asked of them and they
+    """Runs that continue as others: these take over the parent, the tags, the mail, and what was asked of them and they
     left unheard: a pause holds the successor, a cancellation comes by mail."""
     yield from insert_runs([replace(run, shape=run.shape._replace(tags=()), parent=None) for _, run in successors])
     pairs = [(ended, run.id) for ended, run in successors]
@@ -435,7 +435,7 @@ def _lock_dags(moves: list[Transition]) -> Flow[tuple[Standings, set[str]]]:
 
 
 def _find_vanished(batch: Batch, runs: Standings) -> Flow[set[str]]:
-    """Of the doubtful: runs of which less is stored than their worker was told."""
+    """Of the doubtful: runs of which less is stored than was acknowledged."""
     doubtful = {run_id: batch.unverified[run_id] for run_id in runs if run_id in batch.unverified}
     if not doubtful:
         return set()

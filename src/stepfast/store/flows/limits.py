@@ -65,9 +65,9 @@ def _agrees(gate: Gate, decide: Decision) -> bool:
 
 
 _KEYS = 200
-"""Keys that one claim looks at; the next one goes on behind them."""
+"""Keys that one claim reads; the next one continues behind them."""
 _UNKEYED = 1000
-"""Runs of a lane that one claim looks through for those without a key; the next one goes on behind them."""
+"""Runs of a lane that one claim looks through for those without a key; the next one continues behind them."""
 _PRUNED_EVERY_MS = 10_000
 
 

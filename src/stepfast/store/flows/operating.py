@@ -38,7 +38,7 @@ from .starts import leave_keys
 
 
 def retry_dag(dag: RunState, now: int) -> Flow[set[Lane] | None]:
-    """Let a failed or cancelled dag run, locked in this transaction, go on from what its steps have completed; where
+    """Let a failed or cancelled dag run, locked in this transaction, continue from what its steps have completed; where
     something is ready now. None: a step of it was undone."""
     [(text,)] = yield from ask("graph", dag.workflow, dag.graph, dag.id)
     graph, why = read_graph(text)
@@ -97,15 +97,15 @@ class StateChange(Struct):
     """What came of what was asked of some runs."""
 
     runs: list[RunState] = field(default_factory=list)
-    """As they stand now."""
+    """Their present states."""
     lanes: set[Lane] = field(default_factory=set)
-    """Where runs are ready: to go on, to be undone, or to come to a record first."""
+    """Where runs are ready: to continue, to be undone, or to come to a record first."""
     ended: bool = False
 
 
 def cancel_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
     """Cancel runs that are locked in this transaction, and leave word for their parents and children. A dag run that
-    goes on is not cancelled like this: it fails, with its steps."""
+    has not ended is not cancelled like this: it fails, with its steps."""
     runs = [run for run in runs if way_to_cancel(run) not in ("refused", "fail")]
     taken = yield from taken_names(runs)
     runs = [run for run in runs if run.id not in taken]
@@ -120,7 +120,7 @@ def cancel_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
 
 
 def _cancel_dag(run: RunState, answer: Answer, now: int) -> Flow[None]:
-    """One that fails already goes on to do so."""
+    """One that fails already still fails."""
     if run.failing:
         answer.done = run.reason == REASON_CANCELLED
         return
@@ -155,7 +155,7 @@ def pause_run(run_id: str) -> Flow[Answer]:
 
 
 def resume_run(run_id: str) -> Flow[Answer]:
-    """Let a run go on, make the next check due, or take a mark back; of a dag run, with its steps."""
+    """Resume a run, make the next check due, or take a mark back; of a dag run, with its steps."""
     run, now = yield from lock_run(run_id)
     answer = _answer(run)
     if run is None:
@@ -167,7 +167,7 @@ def resume_run(run_id: str) -> Flow[Answer]:
 
 
 def resume_runs(runs: Sequence[RunState], now: int) -> Flow[StateChange]:
-    """Let runs go on that are locked in this transaction. A step of a dag run goes with that."""
+    """Resume runs that are locked in this transaction. A step of a dag run goes with that."""
     done, number = StateChange(), 0
     for run in runs:
         for each in (yield from _with_steps(run)) if run.dag_id is None else ():

@@ -84,20 +84,20 @@ def send_due(carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int)
 
 
 def send_again(tasks: Sequence[Task], why: str) -> Flow[int]:
-    """Tasks that have vanished: if they are still waited for, they are due at once; how many runs are told that
+    """Tasks that have vanished: if they are still waited for, they are due at once; how many runs are notified that
     theirs will never come."""
     steps, now = yield from _still_out(tasks)
     return (yield from _write([remote.send_again(step, now, why) for step in steps], now))
 
 
 def handed_over(tasks: Sequence[Task], keeps_ms: int) -> Flow[None]:
-    """Tasks that a transport has taken which cannot be asked for them: they count as there while it keeps them."""
+    """Tasks of a transport that cannot be queried for them: they count as there while it keeps them."""
     steps, now = yield from _still_out(tasks)
     yield from _change([remote.handed_over(step, now, keeps_ms) for step in steps])
 
 
 def refuse(tasks: Sequence[Task], why: str) -> Flow[int]:
-    """Tasks that the transport does not take; how many runs are told so."""
+    """Tasks that the transport does not take; how many runs are notified of it."""
     steps, now = yield from _still_out(tasks)
     return (yield from _write([remote.refused(step, now, why) for step in steps], now))
 
@@ -159,7 +159,7 @@ def clear(step_ids: Collection[str]) -> Flow[None]:
 
 
 def _write(judged: Sequence[Judged], now: int) -> Flow[int]:
-    """How many runs are told of an outcome."""
+    """How many runs are notified of an outcome."""
     yield from put("record_tries", [_try(j.step, j.failed_try, now) for j in judged if j.failed_try is not None])
     ended = [
         (j.step.run_id, j.step.id, remote.label(j.step, j.outcome), j.outcome.output, j.outcome.error, now)

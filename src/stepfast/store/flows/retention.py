@@ -12,7 +12,7 @@ DEPENDENT = ("steps", "tries", "claims", "progress", "mailbox", "run_values", "r
              "streams", "stream_sources", "stream_items", "questions", "callbacks",
              "event_waits", "event_takes", "run_attributes")  # fmt: skip
 """Every table whose rows belong to a run, and go with it: each has a statement `remove_TABLE`. Who makes a table with
-the id of a run in it adds it here; a test looks for tables that were forgotten."""
+the id of a run in it adds it here; a test finds tables that were forgotten."""
 _REMOVING = tuple(f"remove_{table}" for table in (*DEPENDENT, "runs"))
 
 

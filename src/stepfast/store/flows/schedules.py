@@ -38,7 +38,7 @@ class Fired(NamedTuple):
     moved: int
     """Of how many schedules something was decided."""
     overlapped: list[str]
-    """Schedules of which a tick was skipped, because the run of the one before goes on."""
+    """Schedules of which a tick was skipped, because the run of the one before has not ended."""
     dropped: list[str]
     """Schedules that have missed more ticks than are made good for."""
 
@@ -136,7 +136,7 @@ def delete_schedule(name: str) -> Flow[FoundSchedule]:
 
 
 def hold_schedule(name: str, hold: bool) -> Flow[FoundSchedule]:
-    """Pause a schedule, or let it go on with its next tick."""
+    """Pause a schedule, or resume it with its next tick."""
     row = (yield from _lock("lock_schedules", [name])).get(name)
     if row is None:
         return FoundSchedule(None)
@@ -194,7 +194,7 @@ def _written(row: ScheduleRow) -> tuple[Any, ...]:
 
 
 def _open_runs(rows: Iterable[ScheduleRow]) -> Flow[set[str]]:
-    """The last runs of schedules that go on, where that matters."""
+    """The last runs of schedules that have not ended, where that matters."""
     ids = [row.last_run for row in rows if row.overlap != "allow" and row.last_run is not None]
     return {str(row[0]) for row in (yield from ask("open_runs", ids))} if ids else set()
 

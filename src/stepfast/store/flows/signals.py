@@ -82,8 +82,8 @@ def _send_to_step(dag: RunState, mail: Mail, again: bool, most: int, check: bool
 
 
 def _forward_all(run: RunState) -> Flow[None]:
-    """What was only inserted for a run that went on as others, or for one of these, goes on before the sender does: it
-    was sent earlier. All of them are waited for in the order of their ids, so nothing else may be in hand."""
+    """What was only inserted for a run that continued as others, or for one of these, is passed on before the sender's:
+    it was sent earlier. All of them are waited for in the order of their ids, so nothing else may be in hand."""
     yield COMMIT
     mail: list[MailId] = [(row[0], row[1]) for row in (yield from ask("undelivered_of", run.id))]
     boxes, now = yield from _open(mail)
@@ -206,7 +206,7 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
 
 
 def _forward(mail: Sequence[MailId]) -> Flow[None]:
-    """Mail for runs that went on as others goes to the last of these."""
+    """Mail for runs that continued as others goes to the last of these."""
     if not mail:
         return
     continuations = {
@@ -228,7 +228,7 @@ def _reschedule(runs: Mapping[str, RunState], boxes: Sequence[_Box], now: int) -
 
 
 def _cancel(runs: Sequence[RunState], now: int) -> Flow[tuple[dict[str, RunState], set[Lane], bool]]:
-    """How these runs stand when they are cancelled, where something is ready now, and whether any has ended."""
+    """The states of these runs when they are cancelled, where something is ready now, and whether any has ended."""
     if not runs:
         return {}, set(), False
     failing = {run.id: run for run in runs if way_to_cancel(run) == "fail" and not run.failing}

@@ -169,7 +169,7 @@ def _names(run: NewRun) -> tuple[str | None, str | None]:
 
 
 class Debounced(NamedTuple):
-    """The run that a debounced start stands for."""
+    """The run that a debounced start has become."""
 
     run_id: str
     lane: Lane | None

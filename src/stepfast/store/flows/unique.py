@@ -65,7 +65,7 @@ def names_come_and_go() -> DatabaseUnavailable:
 
 
 def start_named(runs: Sequence[NewRun], most: int, joins: bool) -> Flow[dict[str, str] | None]:
-    """Insert runs that have names, with the steps of dag runs; which run each start stands for. Where another has the
+    """Insert runs that have names, with the steps of dag runs; which run each start has become. Where another has the
     name, it is sent the signal of the start, or the run waits for its end. None: a name was free again when this was
     read, or its run had ended, so that it is to be begun again. ``joins``: no row that exists may be locked or changed.
     """

@@ -99,7 +99,7 @@ def address(url: str) -> dict[str, Any]:
 
 
 def _tls(given: dict[str, str]) -> Any:
-    """A context that checks the server's certificate, if one is asked for."""
+    """A context that checks the server's certificate, if the URL requests one."""
     if "ssl_ca" not in given and given.get("ssl", "false").lower() not in ("1", "true", "yes"):
         return None
     import ssl

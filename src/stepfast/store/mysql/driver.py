@@ -66,7 +66,7 @@ _FRESH = (
 )
 """Whether a claim of the run begins an attempt, which a rate counts: a dag run that is finished begins none."""
 _WENT_ON = "CONVERT(substr(r.output, 2, 36) USING ascii) COLLATE ascii_bin"
-"""The id of the run that one with the reason 'continued' went on as."""
+"""The id of the run that one with the reason 'continued' continued as."""
 
 
 def words_of(namespace: str, listed: int) -> dict[str, str]:

@@ -112,7 +112,7 @@ def is_no_right(error: BaseException) -> bool:
 
 
 def is_about_tables(error: BaseException) -> bool:
-    """Whether a table is missing, or has not the columns that were asked for."""
+    """Whether a table is missing, or has not the columns that were requested."""
     return number_of(error) in _NO_TABLES | _OTHER_TABLES
 
 

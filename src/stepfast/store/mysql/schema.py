@@ -57,7 +57,7 @@ class Schema:
         self._driver = driver
 
     async def state(self, connection: Any) -> SchemaState:
-        """Where the tables stand."""
+        """The state of the tables."""
         return state_of(self._known, await self._meta(connection))
 
     async def migrate(self, connection: Any) -> list[str]:

@@ -192,7 +192,7 @@ class MysqlStore(Store):
             pool.terminate()
 
     async def schema_state(self) -> SchemaState:
-        """Where the tables stand."""
+        """The state of the tables."""
         state: SchemaState = await self._with_connection(self._schema.state)
         return state
 

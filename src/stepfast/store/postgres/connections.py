@@ -68,7 +68,7 @@ _TOKEN = re.compile(
     r"|(?<![\w.$])(?:(?P<alias>AS\s+[a-z_]\w*)|(?P<call>[a-z_]\w*))(?=\()"
 )
 """A call is a word in small letters right before its parenthesis. What grammar puts there (ANY, COALESCE) is in
-capitals; behind an alias stand the names of columns."""
+capitals; behind an alias are the names of columns."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -152,7 +152,7 @@ class Connector:
         self.engine = PLAIN
         """The kind of server, known after the first connection."""
         self._notices_absence = False
-        """Whether the server can be told to look, during a statement, whether its client is still there."""
+        """Whether the server can check, during a statement, whether its client is still there."""
 
     async def connect(self) -> Any:
         """A new connection for one duty, outside every pool."""
@@ -169,7 +169,7 @@ class Connector:
 
     @property
     def behind_pooler(self) -> bool:
-        """Whether a pooler in transaction mode seems to stand between us and the server."""
+        """Whether a pooler in transaction mode seems to be between us and the server."""
         return bool(self._pooled_server)
 
     async def options(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """ctx.transaction on Postgres: a user's own statements and the record of their result, committed together.
 
 The fence and the record come last, so that the run's row is locked for a moment only. When the reply to a COMMIT was
-lost the whole is asked for again: then the record is found before the call or, if that commit was still under way, in
+lost the whole is done again: then the record is found before the call or, if that commit was still under way, in
 the way of a second one, and what the second call did is undone.
 """
 
@@ -81,7 +81,7 @@ class Transactions:
                         return made
                 await roll_back(connection, transaction, PATIENCE)
                 if found is None:
-                    # Made while we worked: by an earlier commit of ours that was thought lost, or by a stranger.
+                    # Made while we worked: by an earlier commit of ours that was thought lost, or by another process.
                     _, found = await self._recorded(connection, run_id, claim, address)
                 if found is None:
                     raise lost(run_id)

@@ -119,7 +119,8 @@ def encode_wakeups(wakeups: Wakeups, sender: str) -> str:
 
 
 def _understood(payload: str) -> Message | None:
-    """What a notification says, if it is one of ours. A stranger's may be anything, also too deep to be read."""
+    """What a notification says, if it is one of ours. One of another application may be anything, also too deep to be
+    read."""
     try:
         return _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -194,7 +195,7 @@ class Listener:
             doorbell.close()
 
     def _receive(self, payload: str, heard: Callable[[Wakeups], None]) -> None:
-        """Called by the driver, which must not meet an error, also if a stranger sends nonsense."""
+        """Called by the driver, which must not meet an error, also if another application sends nonsense."""
         try:
             message = _understood(payload)
             if message is None:

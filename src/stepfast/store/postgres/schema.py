@@ -178,7 +178,7 @@ def _room(used: int, most: int) -> Check:
 
 
 def _wake_ups(behind_pooler: bool, wakes: bool) -> Check:
-    cause = "a pooler in transaction mode stands in between: " if behind_pooler else ""
+    cause = "there is a pooler in transaction mode in between: " if behind_pooler else ""
     return Check(
         "wake_ups",
         wakes or behind_pooler,
@@ -201,7 +201,7 @@ class Schema:
         self._roles = roles
 
     async def state(self, connection: Any) -> SchemaState:
-        """Where the tables stand."""
+        """The state of the tables."""
         refuse_encoding(connection)
         if not await connection.fetchval(self._sql["meta_exists"], self._schema):
             return state_of(self._known, {})

@@ -91,7 +91,7 @@ class Mailboxes:
         if way == "forward" and run["reads"]:
             run, whose = await self._last(connection, run, mail.run_id)
             way = way_to_signal(run["status"], run["reason"])
-            way = "refused" if way == "forward" else way  # the one it went on as is gone
+            way = "refused" if way == "forward" else way  # the one it continued as is gone
         if way == "refused":
             return Answer(run["status"], run["reason"], whose=whose)
         if run["dag"] and (step is None or way_to_signal(step["status"]) != "take"):
@@ -102,8 +102,8 @@ class Mailboxes:
         return Answer(run["status"], run["reason"], done=True, whose=whose)
 
     async def _was_taken(self, connection: Any, run: Any, run_id: str, mail_id: str) -> bool:
-        """Whether a run took this mail before, or one of those that it went on as. A caller who may not read which they
-        are looks for them by the ids that they must have."""
+        """Whether a run took this mail before, or one of those that it continued as. A caller who may not read which
+        they are looks for them by the ids that they must have."""
         if run["reads"]:
             return bool(await connection.fetchval(self._sql["was_taken_by_any"], run_id, mail_id))
         while run is not None:
@@ -116,8 +116,8 @@ class Mailboxes:
         return False
 
     async def _holder(self, connection: Any, run: Any, run_id: str) -> str:
-        """The last of the runs that one went on as, which has the ids of their signals. A caller who may not read which
-        it is finds it by the ids that they must have."""
+        """The last of the runs that one continued as, which has the ids of their signals. A caller who may not read
+        which it is finds it by the ids that they must have."""
         while way_to_signal(run["status"], run["reason"]) == "forward":
             run = await connection.fetchrow(self._sql["status_of"], successor_id(run_id))
             if run is None:
@@ -126,8 +126,8 @@ class Mailboxes:
         return run_id
 
     async def _last(self, connection: Any, run: Any, run_id: str) -> tuple[Any, str]:
-        """The last of the runs that one went on as, and its id. It decides; what it takes is left with the run that was
-        named all the same: what was left there before goes on first."""
+        """The last of the runs that one continued as, and its id. It decides; what it takes is left with the run that
+        was named all the same: what was left there before is passed on first."""
         while way_to_signal(run["status"], run["reason"]) == "forward":
             continuation = str(await connection.fetchval(self._sql["continuation"], run_id) or run_id)
             found = None if continuation == run_id else await connection.fetchrow(self._sql["status_of"], continuation)

@@ -141,7 +141,7 @@ class Starts:
         return owners
 
     async def _insert_named(self, connection: Any, runs: Sequence[NewRun], joins: bool) -> dict[str, str] | None:
-        """The runs, in a transaction that is open; which runs those with names stand for. None: to be begun again."""
+        """The runs, in a transaction that is open; which runs those with names have become. None: to be begun again."""
         named, others = apart(runs)
         if others:
             await self.insert(connection, others)

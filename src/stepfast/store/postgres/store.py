@@ -253,7 +253,7 @@ _FRESH = (
 """Whether a claim of the run begins an attempt, which a rate counts: a dag run that is finished begins none."""
 
 _WENT_ON = """CASE WHEN r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END"""
-"""The id of the run that one with the reason 'continued' went on as."""
+"""The id of the run that one with the reason 'continued' continued as."""
 
 _AS_TEXT = {name: f"r.{name}::text" for name in ("id", "worker", "dag_id")}
 """The ids of a standing."""
@@ -357,7 +357,7 @@ class PostgresStore(Store):
             pool.terminate()
 
     async def schema_state(self) -> SchemaState:
-        """Where the tables stand."""
+        """The state of the tables."""
 
         async def look(connection: Any) -> SchemaState:
             await self._callers.learn(connection)

@@ -96,9 +96,9 @@ async def start_within(
 
 
 async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Answer:
-    """Post a signal, unless the run has ended. A sender to a run that went on as another asks the last of them instead.
-    On Postgres the signal is left with the run that was named, because earlier ones may lie there, to go on first; with
-    one writer at a time, all mail goes on with the run."""
+    """Post a signal, unless the run has ended. A sender to a run that continued as another posts to the last of them
+    instead. On Postgres the signal is left with the run that was named, because earlier ones may be there, to be passed
+    on first; with one writer at a time, all messages go with the run."""
 
     def send(database: Any) -> Answer:
         post(database, sql, mail)
@@ -172,7 +172,7 @@ def _in_alchemy(connection: Any, work: Callable[[Any], T], sql: dict[str, str], 
 def _in_transaction(
     driver: Any, connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles
 ) -> T:
-    """All of the work, or nothing of it. The driver's connection says how its transaction stands; the other has
+    """All of the work, or nothing of it. The driver's connection says whether it is in a transaction; the other has
     sqlite3's words, and may be the same.
 
     Where the connection leads is looked at when the work is done, and can still be undone: SQLite waits for the lock

@@ -77,7 +77,7 @@ T = TypeVar("T")
 GIVEN_NOW = "stepfast_now"
 """The function by which SQL asks a clock that is not the machine's."""
 _NAP = (0.001, 0.005)
-"""Seconds between two looks at a locked file. At random, so that two who wait do not keep in step."""
+"""Seconds between two attempts at a locked file. At random, so that two who wait do not keep in step."""
 _CACHE_KIB = 32 * 1024
 """Pages kept in memory: the upper parts of every tree of a few million rows."""
 _CHECKPOINT_PAGES = 4000
@@ -144,7 +144,7 @@ def _use_wal(database: sqlite3.Connection, ours: str) -> None:
 
 def _switch(database: sqlite3.Connection) -> None:
     """The switch takes the whole file for a moment, and fails at once while another process does the same. Once made it
-    stays: then nothing is asked for, because the caller himself may hold the lock, in a transaction to be joined."""
+    stays: then the mode is left, because the caller itself may hold the lock, in a transaction to be joined."""
     if database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         database.execute("PRAGMA journal_mode = WAL").fetchall()
 

@@ -24,7 +24,7 @@ from .connections import OwnConnection
 from .errors import is_away
 
 _INSTRUCTIONS = 10_000
-"""Instructions of SQLite's machine between two looks at the clock: well below a millisecond."""
+"""Instructions of SQLite's machine between two readings of the clock: well below a millisecond."""
 _CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT)
 _CONNECTION = (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _HARMLESS = re.compile(
@@ -159,7 +159,7 @@ SECONDS = 10.0
 
 
 class Undone(Exception):
-    """The job is to be rolled back, and its caller to be told the cause as it is, be it a BaseException."""
+    """The job is to be rolled back, and its caller to get the cause as it is, even a BaseException."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(repr(cause))

@@ -20,7 +20,7 @@ class Schema:
         self._sql = statements
 
     def state(self, database: sqlite3.Connection) -> SchemaState:
-        """Where the tables stand."""
+        """The state of the tables."""
         found = database.execute(self._sql["meta_exists"]).fetchone()
         if found is None:
             return state_of(self._known, {})

@@ -116,7 +116,7 @@ class SqlitePulse:
 
 
 _OFTEN = 20_000
-"""Steps of SQLite's machine between two looks at the time: about a millisecond."""
+"""Steps of SQLite's machine between two readings of the clock: about a millisecond."""
 
 
 class SqliteGlance(BaseGlance):
@@ -184,7 +184,7 @@ _FRESH = "(r.counted_attempt IS NOT max(r.attempt, r.first_attempt) AND NOT (r.g
 
 
 _WENT_ON = "trim(r.output, '\"')"
-"""The id of the run that one with the reason 'continued' went on as."""
+"""The id of the run that one with the reason 'continued' continued as."""
 
 
 class SqliteStore(Store):
@@ -248,7 +248,7 @@ class SqliteStore(Store):
             raise
 
     def _threads(self) -> tuple[Writer, ConnectionThread]:
-        """Both begin at once; the reader looks at the file when the writer has."""
+        """Both begin at once; the reader opens the file when the writer has."""
         patience, path, ours = self._settings.command_timeout, self._path, self._ours
         writer = Writer(
             "stepfast-sqlite-writer",
@@ -298,7 +298,7 @@ class SqliteStore(Store):
             reader.ended.add_done_callback(lambda _: last.ended.add_done_callback(lambda _: writer.finish()))
 
     async def schema_state(self) -> SchemaState:
-        """Where the tables stand."""
+        """The state of the tables."""
         return await self._read(self._schema.state)
 
     async def migrate(self) -> list[str]:

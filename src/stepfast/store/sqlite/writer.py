@@ -114,7 +114,7 @@ GROUP = 1000
 
 
 class ConnectionThread:
-    """Serves jobs until closed. What "serving" means is told by the writer and the reader."""
+    """Serves jobs until closed. What "serving" means is defined by the writer and the reader."""
 
     def __init__(
         self, name: str, connect: Callable[[], sqlite3.Connection], troubles: Troubles, patience: float
@@ -126,7 +126,7 @@ class ConnectionThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._database: sqlite3.Connection
         self.connected: concurrent.futures.Future[None] = concurrent.futures.Future()
-        """Done once the thread has its connection, or knows what stands in the way."""
+        """Done once the thread has its connection, or knows why it has none."""
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         """Done once the thread has given it up."""
         for promise in (self.connected, self.ended):
