@@ -20,7 +20,7 @@ from ..model.transitions.operator import goes_on_first
 from . import outcomes
 from .call import DurableCall, UnplacedCall
 from .events import EventReader
-from .history import STEP, UNDO, AttemptHistory, Cursor, History, Holds, Ledger
+from .history import STEP, UNDO, UNDO_FIELD, AttemptHistory, Cursor, History, Holds, Ledger
 from .host import Promise, Recorder, Tasks, Timer
 from .run_log import RunLines
 from .step import TRANSACTION
@@ -343,7 +343,7 @@ class Execution:
         if self.closed is not None:
             raise self.closed
         done = entry if type(entry) is StepDone else entry.step  # type: ignore[union-attr]
-        if done.undo is not None:
+        if done[UNDO_FIELD] is not None:
             self.ledger.undo_recorded = True
         receipt = self.recorder.record(entry)
         self.at_work += 1

@@ -197,8 +197,6 @@ def by_name(
     """The arguments of a call by the names of its parameters; the ``given`` first ones are not among them. What has no
     name of its own is a list under the name of ``*args``, or under ``args`` where that has none either."""
     names, rest = parameters
-    if not kwargs and not given and len(args) <= len(names):
-        return {names[0]: args[0]} if len(args) == 1 else dict(zip(names, args, strict=False))
     named = dict(zip(names[given:], args, strict=False))
     if len(args) > len(named):
         named[rest or "args"] = args[len(named) :]

@@ -606,9 +606,9 @@ def _recorded(errors: Iterable[BaseException]) -> list[RecordedError]:
     return [error for error in errors if isinstance(error, RecordedError) and hasattr(error, "seen")]
 
 
-_BRANCH: Final = 2
-_POSITION: Final = 3
-_UNDO: Final = 15
+BRANCH_FIELD: Final = 2
+POSITION_FIELD: Final = 3
+UNDO_FIELD: Final = 15
 """Fields of ``StepDone``, which Python finds sooner by their number."""
 
 
@@ -639,12 +639,12 @@ class Ledger:
     def add(self, entry: StepDone, now: int) -> None:
         """A record of this run is committed."""
         self.recorded = True
-        if entry[_UNDO] is not None:
+        if entry[UNDO_FIELD] is not None:
             self.undo_recorded = True
-        branch = entry[_BRANCH]
+        branch = entry[BRANCH_FIELD]
         if now > self.newest.get(branch, 0):
             self.newest[branch] = now
-        address = (branch, entry[_POSITION])
+        address = (branch, entry[POSITION_FIELD])
         if self._history.untaken:
             self.made_early(address)
         kept = self._kept

@@ -102,9 +102,12 @@ class Work:
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: int) -> dict[str, Any]:
         """Arguments by the names of the function's parameters, of which it is given the first ones by the engine."""
-        if self._parameters is None:
-            self._parameters = parameter_names(self.function)
-        return by_name(self._parameters, args, kwargs, given)
+        parameters = self._parameters
+        if parameters is None:
+            parameters = self._parameters = parameter_names(self.function)
+        if len(args) == 1 and not kwargs and not given and (names := parameters[0]):
+            return {names[0]: args[0]}
+        return by_name(parameters, args, kwargs, given)
 
 
 class Undoable(NamedTuple):
@@ -513,8 +516,17 @@ class StepCall(DurableCall[T]):
 
     def _returned(self, result: Any) -> tuple[StepDone, T]:
         """The record of a result, and the value as a replay will see it, which is what the code gets."""
-        output, value = self._execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
-        return self._made(status.COMPLETED, output), value
+        execution, work = self._execution, self._work
+        payloads, undo = execution.recorder.payloads, work.options.compensate
+        output, value = payloads.round_trip(result, work.shape.returns, self)
+        arguments = self._encoded_arguments()
+        execution.seq = seq = execution.seq + 1
+        # As _made(COMPLETED, output) makes it, with two calls less.
+        return tuple.__new__(StepDone, (
+            execution.run_id, execution.claim, self.branch, self.position, seq, self.name, self.kind, status.COMPLETED,
+            output, None, arguments, self._calls, int((execution.clock.now() - self._began) * 1000), self.line,
+            payloads.format, None if undo is None else recorded_name(undo), None,
+        )), value  # fmt: skip
 
     async def _done(self, result: Any) -> T:
         """What is done with a result where the call is more than a plain step."""
