@@ -265,20 +265,17 @@ class StepCall(DurableCall[T]):
 
     # -- replay or perform -----------------------------------------------------------------------------------
 
+    # A try that completes is called, recorded and answered within this one coroutine: another one around any of
+    # these costs about as much as the record.
     async def _perform(self) -> T:
-        # A try that completes is called, recorded and answered within this one coroutine: another one around any of
-        # these costs about as much as the record.
-        execution = self._execution
+        execution, cursor, failures = self._execution, self._cursor, 0
         if execution.replaying:
             raise execution.replaying.ends_at(self)
-        execution.begin(self._cursor)
+        execution.begin(cursor)
         execution.active[self] = 0.0
         try:
-            if execution.history.untaken:
-                await execution.hold_back(self, self._cursor)
-            if execution.own_tasks is not None:
-                execution.own_tasks.stop_if_late()
-            failures = await self._before_first_try() if self._looks_back or execution.claimed.tries else 0
+            if execution.history.untaken or execution.own_tasks or execution.claimed.tries or self._looks_back:
+                failures = await self._prepare()
             while True:
                 theirs: Exception | None = None
                 token = self._begin_try(failures + 1)
@@ -324,7 +321,18 @@ class StepCall(DurableCall[T]):
             raise
         finally:
             del execution.active[self]
-            execution.end(self._cursor)
+            if cursor.calls > 1:
+                execution.end(cursor)
+            else:
+                cursor.calls = 0
+
+    async def _prepare(self) -> int:
+        """What comes before the first try; how many tries have failed before this claim."""
+        execution = self._execution
+        if execution.history.untaken:
+            await execution.hold_back(self, self._cursor)
+        execution.stop_if_late()
+        return await self._before_first_try() if self._looks_back or execution.claimed.tries else 0
 
     def _value(self, record: StepRecord) -> T:
         what = f"the recorded result of {self.kind} {self.name!r}"
