@@ -569,6 +569,12 @@ class DurableGraph:
         self._interrupt_timeout = interrupt_timeout
         self._serde = serde
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"durable(graph) has no {name!r}: write await durable(graph).ainvoke(…), and durable(graph, stream=…) "
+            "to read what nodes write"
+        )
+
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """Run the graph to its end, and return its state. Outside of a workflow it is the graph's own ``ainvoke``.
 

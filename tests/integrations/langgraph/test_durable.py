@@ -275,6 +275,9 @@ async def test_what_cannot_be_durable_is_refused_by_name() -> None:
         with pytest.raises(ConfigurationError, match=said):
             durable(graph)
 
+    with pytest.raises(AttributeError, match=r"ainvoke.*stream="):
+        durable(compiled()).astream({})
+
     async def hidden(state: State) -> Any:
         return await approvals().ainvoke({})
 
