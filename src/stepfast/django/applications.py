@@ -109,6 +109,7 @@ def prepare_tables(database: str) -> None:
         if backend.database != database or backend.eager or is_in_memory(database):
             continue
         backend.app.sync.migrate()
+        backend.used = False
         close(backend.alias)
         _close_before_destroying(database, backend.alias)
 

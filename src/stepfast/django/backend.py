@@ -24,7 +24,7 @@ from .. import Backoff, ErrorInfo, RunInfo, RunNotFound, SchemaError, Stepfast
 from .applications import application
 from .checks import check_backend, refuse_unusable
 from .eager import execute
-from .execution import Call, Using, class_path, declare, enqueued_at, result_of, told_time
+from .execution import Call, Using, class_path, declare, enqueued_at, result_of, told_time, without_own_frames
 from .interface import (
     AnyResult,
     BaseTaskBackend,
@@ -94,13 +94,14 @@ class StepfastBackend(BaseTaskBackend):
         self.found_usable = False
         """Whether the settings were checked."""
         self.used = False
-        """Whether something was enqueued since the last removal."""
+        """Whether there may be runs since the last removal of all."""
 
     # -- declaring ---------------------------------------------------------------------------------------------------
 
     @property
     def app(self) -> Stepfast:
         """The Stepfast application, on the database that the settings name."""
+        self.used = True
         return application(self)
 
     def validate_task(self, task: Any) -> None:
@@ -173,7 +174,10 @@ class StepfastBackend(BaseTaskBackend):
         call = Call(args=cast(Any, normalize_json(list(args))), kwargs=cast(Any, normalize_json(dict(kwargs))))
         if using := _changes(task):
             call["using"] = using
-        run_id, self.used = self._start(task, call), True
+        run_id, existed = self._start(task, call)
+        if existed:  # its key was taken
+            with contextlib.suppress(TaskResultDoesNotExist):
+                return self.get_result(run_id)
         result = TaskResult(
             task=task,
             id=run_id,
@@ -193,7 +197,7 @@ class StepfastBackend(BaseTaskBackend):
         task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _start(self, task: AnyTask, call: Call) -> str:
+    def _start(self, task: AnyTask, call: Call) -> tuple[str, bool]:
         refuse_unusable(self)
         name, app, connection = self.workflow_of(task), self.app, connections[self.database]
         options = {name: getattr(task, name, None) for name in _OF_START}
@@ -206,16 +210,16 @@ class StepfastBackend(BaseTaskBackend):
             connection.ensure_connection()
             # The start is part of Django's transaction, not of a run whose code enqueues.
             run = outside_of_runs(app.sync.start, name, call, connection=connection.connection, **given)
-        return cast(str, run.id)
+        return run.id, run.existed
 
     def _uncommitted(self) -> dict[str, AnyResult]:
         """What the open transaction has enqueued, by id: no other connection sees it yet."""
         connection = connections[self.database]
         found: dict[str, AnyResult] = connection.__dict__.setdefault("_stepfast_uncommitted", {})
-        if not connection.in_atomic_block:
+        if not any(entry[1] == found.clear for entry in connection.run_on_commit):  # of a transaction that is over
             found.clear()
-        elif not found:
-            transaction.on_commit(found.clear, using=self.database, robust=True)
+            if connection.in_atomic_block:
+                transaction.on_commit(found.clear, using=self.database, robust=True)
         return found
 
     def remove_all(self) -> None:
@@ -350,7 +354,7 @@ def _cancelled(info: RunInfo) -> list[TaskError]:
 
 
 def _error(error: ErrorInfo) -> TaskError:
-    text = error.traceback or f"{error.type}: {error.message}"
+    text = without_own_frames(error.traceback or f"{error.type}: {error.message}")
     return TaskError(
         exception_class_path=class_path(error.type), traceback=text if text.endswith("\n") else f"{text}\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
-from .. import Context, RunInfo, SyncContext, Workflow
+from .. import Context, RunInfo, SyncContext, Workflow, cancelled
 from .. import errors as own_errors
 from ..errors import ConfigurationError, ContextMisuse, InvalidInput, NonRetryableError, PayloadError, RecordedError
 from ..telemetry import Observer, RunClaimed, RunEnded, RunLost, RunReleased, RunReleasing
@@ -201,15 +202,16 @@ def _execute(attempt: Attempt) -> Any:
             value = normalize_json(attempt.call())
         except EXITS as error:
             raised = as_failure(error)
-            if attempt.failed(raised):
+            if attempt.failed(raised) and not cancelled():
                 task_finished.send_robust(attempt.sender, task_result=attempt.result)
-            raise raised from error
+            raise raised from None
         except Exception as error:
-            if attempt.failed(error):
+            if attempt.failed(error) and not cancelled():
                 task_finished.send_robust(attempt.sender, task_result=attempt.result)
             raise
         attempt.succeeded(value)
-        task_finished.send_robust(attempt.sender, task_result=attempt.result)
+        if not cancelled():  # it may have left the worker, as by its timeout: nothing of it counts then
+            task_finished.send_robust(attempt.sender, task_result=attempt.result)
         return value
     finally:
         close_old_connections()
@@ -226,7 +228,7 @@ async def _execute_async(attempt: Attempt) -> Any:
             raised = as_failure(error)
             if attempt.failed(raised):
                 await task_finished.asend_robust(attempt.sender, task_result=attempt.result)
-            raise raised from error
+            raise raised from None
         except Exception as error:
             if attempt.failed(error):
                 await task_finished.asend_robust(attempt.sender, task_result=attempt.result)
@@ -281,6 +283,22 @@ def task_error(error: BaseException) -> TaskError:
     return TaskError(
         exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(error))
     )
+
+
+_OWN_FRAME = re.compile(r'  File "[^"]*[/\\]stepfast[/\\](?:engine|worker|django)[/\\][^"]*"')
+
+
+def without_own_frames(text: str) -> str:
+    """A traceback without the frames of the library."""
+    shown, own = [], False
+    for line in text.splitlines():
+        if line.startswith("  File "):
+            own = _OWN_FRAME.match(line) is not None
+        elif not line.startswith("    "):
+            own = False
+        if not own:
+            shown.append(line)
+    return "\n".join(shown)
 
 
 def class_path(name: str) -> str:

@@ -32,10 +32,13 @@ def database(url: str) -> dict[str, Any]:
 
 URL = os.environ["DJANGO_TEST_DATABASE"]
 if URL.startswith(("mysql", "mariadb")):
-    import pymysql
+    try:
+        import MySQLdb  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError:  # mysqlclient has to be compiled
+        import pymysql
 
-    pymysql.version_info = (2, 2, 7, "final", 0)  # what Django asks of mysqlclient, which has to be compiled
-    pymysql.install_as_MySQLdb()
+        pymysql.version_info = (2, 2, 7, "final", 0)  # what Django asks of mysqlclient
+        pymysql.install_as_MySQLdb()
 
 DATABASES = {"default": database(URL)}
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.integrations.django.app"]

@@ -28,7 +28,11 @@ pytestmark = [pytest.mark.empty, pytest.mark.timeout(600)]
 
 def environment(url: str, more: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STEPFAST_")}
-    given = {"DJANGO_SETTINGS_MODULE": SETTINGS, "DJANGO_TEST_DATABASE": url, "PYTHONPATH": str(ROOT)}
+    given = {
+        "DJANGO_SETTINGS_MODULE": SETTINGS,
+        "DJANGO_TEST_DATABASE": url,
+        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+    }
     return {**kept, "PYTHONUNBUFFERED": "1", **given, **more}
 
 

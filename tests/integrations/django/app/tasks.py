@@ -134,5 +134,11 @@ def slow(seconds: float, notes: str) -> None:
 
 
 @task
+def dawdles(seconds: float) -> None:
+    time.sleep(seconds)
+    CALLS["dawdled"] += 1
+
+
+@task
 def tells(value: Any) -> str:
     return json.dumps(value)

@@ -36,6 +36,7 @@ from stepfast.django.testing import run_tasks
 
 from . import tasks
 from .tasks import CALLS, add, task
+from .workflows import onboarding
 
 
 def read(result: TaskResult) -> TaskResult:
@@ -110,7 +111,7 @@ class Enqueueing(TransactionTestCase):
     def test_options_of_stepfast(self) -> None:
         assert isinstance(add, StepfastTask)
         first, again = (add.using(key="one", tags=("a",)).enqueue(number) for number in (1, 2))
-        assert first.id == again.id
+        assert first.id == again.id and again.args == [1]  # the first one, as it is
         expired = add.using(expires_in=0.01).enqueue(1)
         info = get_app().sync.get(first.id).info()
         assert (info.key, info.tags, info.workflow) == ("one", ["a"], "tests.integrations.django.app.tasks.add")
@@ -154,6 +155,7 @@ class Executing(TransactionTestCase):
         assert (over.status, over.attempts) == ("FAILED", 3) and len(set(over.worker_ids)) >= 1
         assert [error.exception_class for error in over.errors] == [LookupError] * 3
         assert "LookupError: attempt 3" in over.errors[-1].traceback and "in fails" in over.errors[0].traceback
+        assert "/stepfast/" not in over.errors[0].traceback  # the frames of the library are left out
 
     def test_steps_are_done_once_though_the_body_is_called_again(self) -> None:
         result = tasks.durable.enqueue("g")
@@ -172,6 +174,14 @@ class Executing(TransactionTestCase):
         results = [tasks.counts_groups.enqueue() for _ in range(5)]
         run_tasks()
         assert [read(result).return_value for result in results] == [1] * 5 and CALLS["awaited"] == 5
+
+    def test_workflows_of_the_application_call_tasks(self) -> None:
+        run = get_app().sync.start(onboarding, "w")
+        for _ in range(50):
+            run_tasks()
+            if run.status() == "completed":
+                break
+        assert run.result(timeout=1) == ["w", 3] and Group.objects.get().name == "w"
 
     def test_tasks_enqueue_others(self) -> None:
         result = tasks.enqueues.enqueue(3)
@@ -215,6 +225,24 @@ class Executing(TransactionTestCase):
             ("enqueued", "READY", 0), ("started", "RUNNING", 1), ("started", "RUNNING", 2),
             ("finished", "SUCCESSFUL", 2),
         ]  # fmt: skip
+
+    def test_a_task_that_takes_too_long_has_not_finished(self) -> None:
+        told: list[str] = []
+
+        def finished(sender: Any, task_result: TaskResult, **_: Any) -> None:
+            told.append(task_result.status)
+
+        task_finished.connect(finished)
+        try:
+            result = tasks.dawdles.using(timeout=0.2).enqueue(1.0)
+            run_tasks()
+            while not CALLS["dawdled"]:  # its thread goes on
+                time.sleep(0.01)
+            time.sleep(0.1)  # nothing is sent
+        finally:
+            task_finished.disconnect(finished)
+        assert read(result).status == "FAILED" and "Timeout" in result.errors[0].exception_class_path
+        assert told == []
 
     def test_a_cancelled_task_has_failed(self) -> None:
         result = add.enqueue(1)
