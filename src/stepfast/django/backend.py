@@ -153,9 +153,12 @@ class StepfastBackend(BaseTaskBackend):
 
     def as_called(self, task: AnyTask, using: Using) -> AnyTask:
         """A task as it was enqueued."""
-        changes: dict[str, Any] = {"backend": self.alias, **using}
+        known = {field.name for field in dataclasses.fields(task)}
+        changes = {"backend": self.alias, **{name: value for name, value in using.items() if name in known}}
         if "run_after" in using:
             changes["run_after"] = told_time(datetime.fromisoformat(using["run_after"]))
+        if "tags" in changes:
+            changes["tags"] = tuple(using["tags"])
         if all(getattr(task, name) == value for name, value in changes.items()):
             return task
         return dataclasses.replace(task, **changes)
@@ -321,6 +324,14 @@ def _changes(task: AnyTask) -> Using:
         using["queue_name"] = task.queue_name
     if task.run_after is not None:
         using["run_after"] = cast(datetime, _aware(task.run_after)).isoformat()
+    changed: dict[str, Any] = {}
+    for name in (*_OF_START, "tags"):
+        value = getattr(task, name, None)
+        if value is not None and value != getattr(declared, name, None):
+            changed[name] = value.total_seconds() if isinstance(value, timedelta) else value
+    if "tags" in changed:
+        changed["tags"] = list(changed["tags"])
+    using.update(cast(Using, changed))
     return using
 
 

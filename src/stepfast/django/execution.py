@@ -59,6 +59,13 @@ class Using(TypedDict, total=False):
     priority: int
     queue_name: str
     run_after: str
+    max_attempts: int
+    timeout: float
+    deadline: float
+    expires_in: float
+    key: str
+    concurrency_key: str
+    tags: list[str]
 
 
 class Call(TypedDict):

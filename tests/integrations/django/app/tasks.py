@@ -41,6 +41,12 @@ def fails(context: TaskContext, times: int) -> int:
 
 
 @task(takes_context=True)
+def fails_once(context: TaskContext) -> None:
+    if context.attempt == 1:
+        raise LookupError("attempt 1")
+
+
+@task(takes_context=True)
 def about(context: TaskContext) -> dict[str, Any]:
     result = context.task_result
     return {

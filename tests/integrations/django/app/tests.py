@@ -112,6 +112,7 @@ class Enqueueing(TransactionTestCase):
         assert isinstance(add, StepfastTask)
         first, again = (add.using(key="one", tags=("a",)).enqueue(number) for number in (1, 2))
         assert first.id == again.id and again.args == [1]  # the first one, as it is
+        assert again.task == add.using(key="one", tags=("a",))
         expired = add.using(expires_in=0.01).enqueue(1)
         info = get_app().sync.get(first.id).info()
         assert (info.key, info.tags, info.workflow) == ("one", ["a"], "tests.integrations.django.app.tasks.add")
@@ -211,7 +212,8 @@ class Executing(TransactionTestCase):
         for which, receiver in receivers:
             which.connect(receiver)
         try:
-            for enqueue in (lambda: tasks.durable.enqueue("s"), lambda: tasks.fails.enqueue(1)):
+            twice = tasks.fails_once.using(max_attempts=2)
+            for enqueue in (lambda: tasks.durable.enqueue("s"), lambda: twice.enqueue()):
                 result = enqueue()
                 for _ in range(50):
                     run_tasks()
