@@ -254,6 +254,10 @@ class StepTimeout(StepfastError, TimeoutError):
     """A try of a step took longer than its timeout."""
 
 
+class StepInterrupted(StepfastError):
+    """A worker ended in the middle of a step that is called at most once: whether it has acted is not known."""
+
+
 class AttemptTimeout(StepfastError, TimeoutError):
     """An attempt of a run took longer than its timeout."""
 

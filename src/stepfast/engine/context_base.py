@@ -39,7 +39,7 @@ from .questions import QuestionCall
 from .remote_step import RemoteCall, remote_order
 from .run_log import ContextLog
 from .signals import SendCall, SignalCall, SignalCount
-from .step import NO_OPTIONS, StepCall, StepFunction, StepOptions, Work, step_options
+from .step import NO_OPTIONS, AtMostOnceCall, StepCall, StepFunction, StepOptions, Work, check_once, step_options
 from .streams import Stream, open_stream
 from .timers import CheckPace, SleepCall, UntilCall
 from .transaction import TransactionCall
@@ -268,6 +268,9 @@ class ContextBase:
             return call
         work, args = self._described("ctx.step", target, args)
         self._check_undo(work, args, kwargs)
+        if work.options.at_most_once:
+            check_once(work.options)
+            return AtMostOnceCall(execution, cursor, work, where, args, kwargs)
         return StepCall(execution, cursor, work, where, args, kwargs)
 
     def _make_transaction(
@@ -305,6 +308,8 @@ class ContextBase:
             shape, function = shape_of(target, check_called), target
         else:
             raise ContextMisuse(f"{what} takes a function, or a label and a function, not {target!r}")
+        if options.at_most_once and what != "ctx.step":
+            raise ContextMisuse(f"{what} takes no at_most_once=: it is for ctx.step")
         name = label or shape.name
         if label is not None:
             check_name(label, "the label of a step", execution.recorder.settings.max_name)

@@ -140,10 +140,10 @@ class Dag(Workflow[Any, dict[str, Any]]):
         plain, own = function, NO_OPTIONS
         if isinstance(function, StepFunction):
             plain, own = function.function, function.options
-            if own.retry_on is not None or own.give_up_on is not None:
+            if own.retry_on is not None or own.give_up_on is not None or own.at_most_once:
                 raise ConfigurationError(
-                    f"{name_of(plain)} has retry_on or give_up_on, which only ctx.step(…) applies: call it by ctx.step "
-                    f"in a step of dag {self.name!r}"
+                    f"{name_of(plain)} has retry_on, give_up_on or at_most_once, which only ctx.step(…) applies: call "
+                    f"it by ctx.step in a step of dag {self.name!r}"
                 )
         name = given.get("name")
         called = (own.name or name_of(plain)) if name is None else name

@@ -40,6 +40,8 @@ class StepKeywords(TypedDict, total=False):
     """Whether the arguments are kept for the activity log."""
     compensate: Callable[..., Any] | None
     """What undoes the step: called with its output and its arguments."""
+    at_most_once: bool | None
+    """Call the function once at most: neither an error nor the end of a worker in its middle leads to another call."""
     session: bool | None
     """The function of ``ctx.transaction`` gets a session of SQLAlchemy instead of a connection."""
 

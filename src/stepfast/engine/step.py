@@ -14,8 +14,18 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
+import msgspec
+
 from ..cancellation import seen
-from ..errors import ConfigurationError, DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
+from ..errors import (
+    ConfigurationError,
+    DatabaseRefused,
+    PayloadError,
+    RecordedError,
+    StepInterrupted,
+    StepTimeout,
+    sentence,
+)
 from ..model import status
 from ..model.backoff import (
     Backoff,
@@ -29,9 +39,9 @@ from ..model.backoff import (
 )
 from ..model.forks import is_copied
 from ..model.ids import without_tokens
-from ..model.names import check_name, refuse_unknown
+from ..model.names import CHECKS, check_name, refuse_unknown
 from ..model.payload import Payloads, same_arguments
-from ..model.records import StepDone, StepRecord, StepRunning
+from ..model.records import StepDone, StepRecord, StepRunning, ValueSet
 from ..settings import FORMAT
 from .call import DurableCall
 from .function_spec import (
@@ -77,6 +87,7 @@ class StepOptions:
     retry_on: Errors | None = None
     give_up_on: Errors | None = None
     session: bool | None = None
+    at_most_once: bool | None = None
 
     def over(self, other: StepOptions) -> StepOptions:
         """These options, and the other's where these say nothing."""
@@ -137,12 +148,24 @@ def step_options(said_by: str, **given: Unpack[StepKeywords]) -> StepOptions:
     backoff = check_backoff(given.get("backoff"))
     retry_on = check_errors(given.get("retry_on"), "retry_on")
     give_up_on = check_errors(given.get("give_up_on"), "give_up_on")
-    session = given.get("session")
-    if session not in (None, True, False):
-        raise ConfigurationError(f"session must be True or False, not {session!r}")
+    session, once = given.get("session"), given.get("at_most_once")
+    for option, value in (("session", session), ("at_most_once", once)):
+        if value not in (None, True, False):
+            raise ConfigurationError(f"{option} must be True or False, not {value!r}")
     return StepOptions(
-        name, retries, backoff, limit, given.get("record_arguments"), compensate, retry_on, give_up_on, session
+        name, retries, backoff, limit, given.get("record_arguments"), compensate, retry_on, give_up_on, session, once
     )
+
+
+def check_once(options: StepOptions) -> None:
+    """Refuse options that ask for further calls of a step that is called at most once."""
+    if not options.at_most_once:
+        return
+    given = [name for name in ("retries", "backoff", "retry_on", "give_up_on") if getattr(options, name) is not None]
+    if given:
+        raise ConfigurationError(
+            f"at_most_once=True calls a step no second time, and takes no {', '.join(given)}: leave one of them out"
+        )
 
 
 class StepFunction(Generic[P, R]):
@@ -189,6 +212,10 @@ def under_step(function: Any, what: str) -> Any:
     return function.function
 
 
+class AtMostOnceStep(StepFunction[P, R]):
+    """One that is called at most once. A class of its own, so that calls of all others need not ask."""
+
+
 class UndoableStep(StepFunction[P, R]):
     """One that says how it is undone. A class of its own, so that calls of all others need not ask."""
 
@@ -211,7 +238,10 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function as a step: ``@step`` or ``@step(retries=5, timeout=10, backoff=Backoff(…))``."""
     scope = sys._getframe(1).f_locals
     chosen = step_options("@step", **options)
-    kind = StepFunction if chosen.compensate is None else UndoableStep
+    check_once(chosen)
+    kind: type[StepFunction[Any, Any]] = StepFunction
+    if chosen.at_most_once or chosen.compensate is not None:
+        kind = AtMostOnceStep if chosen.compensate is None else UndoableStep
     if function is not None:
         return kind(function, chosen, scope)
     return lambda wrapped: kind(wrapped, chosen, scope)
@@ -239,6 +269,8 @@ class StepCall(DurableCall[T]):
     """What the last try ended with, if one has failed."""
     _forgiven = 0
     """How many of its failures do not count any more."""
+    _once = False
+    """Whether no error leads to another call."""
     _raised: BaseException | None = None
     """What its function raised when it was called once more for the same try."""
 
@@ -419,7 +451,7 @@ class StepCall(DurableCall[T]):
             execution.recorder.observers.refused(self, failures, error)
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
         backoff = options.backoff or default_backoff(settings)
-        permanent = is_permanent(error, options.retry_on, options.give_up_on)
+        permanent = self._once or is_permanent(error, options.retry_on, options.give_up_on)
         tried, random = failures - self._forgiven, execution.clock.random
         delay = None if permanent else retry_delay(error, tried, allowed, backoff, random)
         tell_try(self, error, failures, delay)
@@ -625,6 +657,32 @@ def _encoded_where_json(encode: Callable[[Any], str], named: dict[str, Any]) -> 
     with contextlib.suppress(PayloadError):
         return encode(kept) if kept else None
     return None
+
+
+class AtMostOnceCall(StepCall[T]):
+    """A step whose function is called at most once: that it begins is recorded before, so that a later claim knows."""
+
+    __slots__ = ()
+
+    _looks_back = True
+    _once = True
+
+    async def _before_first_try(self) -> int:
+        execution = self._execution
+        key, mark = f"{CHECKS}{self.branch}:{self.position}", [execution.claimed.first_attempt, self.name]
+        if execution.claimed.claim > 1:
+            kept = await execution.recorder.queries.value(execution.run_id, key)
+            if kept is not None and msgspec.json.decode(kept) == mark:
+                self._began, self._calls = execution.clock.now(), 1
+                error = StepInterrupted(
+                    f"step {self.name!r} was called before, by a worker that ended in its middle: whether it has acted "
+                    "is not known. It is called again only if an operator retries the run"
+                )
+                await self._failed_once(error, error, 1)
+        await execution.journal(ValueSet(execution.run_id, execution.claim, key, msgspec.json.encode(mark).decode()))
+        if execution.asked is not None:
+            await execution.apply_pending_request()
+        return 0
 
 
 def exited(error: BaseException) -> RuntimeError:
