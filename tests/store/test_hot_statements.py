@@ -33,6 +33,7 @@ from stepfast.store.postgres import PostgresStore
 from tests.model.walks import live
 from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import Scene, child_of, new_run, signal, step
+from tests.support.databases import in_transaction
 from tests.worker.spying import Counted
 
 LANE = Lane("order", "order", 0)
@@ -313,6 +314,10 @@ async def callers_own(stores: Stores) -> AsyncIterator[Any]:
         assert stores.url.path is not None
         with contextlib.closing(sqlite3.connect(stores.url.path, timeout=30, isolation_level=None)) as connection:
             yield connection
+    elif stores.url.kind == "mysql":
+        async with in_transaction(stores.url.text) as of_mariadb:
+            await of_mariadb.autocommit(True)
+            yield of_mariadb
     else:
         theirs = await asyncpg.connect(stores.url.text)
         yield theirs
