@@ -11,11 +11,12 @@ import pytest
 
 from stepfast.errors import ConfigurationError, DatabaseRefused
 from stepfast.model.ids import new_id
-from stepfast.model.records import NewRun
+from stepfast.model.records import Lane, NewRun
 from stepfast.model.urls import mysql_parts, parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
 from stepfast.store.dialects import MYSQL
+from stepfast.store.flows import claims
 from stepfast.store.flows.base import Ask
 from stepfast.store.migrations import migrations
 from stepfast.store.mysql import caller_connections, connections
@@ -219,4 +220,38 @@ async def test_a_cancellation_that_a_caller_s_driver_swallows_comes_out(
         start = asyncio.ensure_future(store.start_within(theirs, [new_run()]))
         with pytest.raises(asyncio.CancelledError):
             await start
+    await store.close()
+
+
+async def test_a_claim_locks_what_it_takes_and_nothing_else(mariadb_url: str, connection: Any) -> None:
+    """Also where it was looked for in several lanes: another worker takes what is in front of the others. All lanes are
+    found by a few questions, and results by the ids of their runs."""
+    store: Any = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    await store.open()
+    await store.migrate()
+    names = [f"w{number:02}" for number in range(30)]
+    shapes = [new_run().shape._replace(workflow=name, priority=number % 2) for number, name in enumerate(names)]
+    ids = await store.start([NewRun(new_id(), shape, "{}") for shape in shapes])
+    fetch, asked = store._driver.fetch, list[str]()
+
+    async def counting(connection: Any, name: str, *arguments: Any, **more: Any) -> Any:
+        asked.append(name)
+        return await fetch(connection, name, *arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store._driver, "fetch", counting)
+        found = (await store.tick(new_id(), None, True, None)).lanes
+    assert found == sorted(Lane(shape.queue, shape.workflow, shape.priority) for shape in shapes)
+    assert asked.count("next_lane") <= 2
+    lanes, versions = [(lane, 0) for lane in found], dict.fromkeys(names, "v1")
+    await connection.begin()
+    flow = claims.claim(new_id(), 1, lanes, versions, 1, False, Settings(), {}, True)
+    first = await store._driver.join(connection, flow)
+    others = await store.claim(new_id(), 2, lanes, versions, 100)
+    assert {run.id for run in (*first, *others)} == {*ids}
+    assert len(others) == len(ids) - 1
+    await connection.rollback()
+    [part] = STATEMENTS["outcomes"].parts
+    keys = [row[5] for row in await run(connection, f"EXPLAIN {part.text}", [f'["{ids[0]}"]'])]
+    assert keys == [None, "PRIMARY"]
     await store.close()
