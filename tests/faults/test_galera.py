@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import os
 import random
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from stepfast.store.mysql.connections import Connector
 from stepfast.store.mysql.errors import is_to_be_repeated
 from stepfast.store.mysql.transactions import run
 from tests.faults.storm import TOTALS, Storm, every, meanwhile
-from tests.faults.storms import LEASE, until_over
+from tests.faults.storms import LEASE
 from tests.support.engine import eventually
 from tests.support.galera import Galera, Node
 
@@ -84,8 +85,7 @@ async def test_nodes_are_killed(galera: Galera, urls: list[str], tmp_path: Path)
 
     async with storm_over(urls, tmp_path / "ledger") as storm:
         async with meanwhile(*storm.bystanders()):
-            await asyncio.gather(until_over(LONG, every(3.0, kill_one)), storm.keep_starting(LONG))
-        await bring_back(galera)
+            await asyncio.gather(again_and_again(kill_one, LONG), storm.keep_starting(LONG))
         await storm.verdict(runs=storm.enough)
 
 
@@ -103,22 +103,16 @@ async def test_nodes_are_cut_off_from_the_others(galera: Galera, urls: list[str]
 
     async with storm_over(urls, tmp_path / "ledger") as storm:
         async with meanwhile(*storm.bystanders()):
-            await asyncio.gather(until_over(LONG, every(2.0, cut_off)), storm.keep_starting(LONG))
-        await bring_back(galera)
+            await asyncio.gather(again_and_again(cut_off, LONG), storm.keep_starting(LONG))
         await storm.verdict(runs=storm.enough)
 
 
-async def bring_back(galera: Galera) -> None:
-    """A fault may have been ended in its middle."""
-
-    def bring(node: Node) -> None:
-        if not node.running:
-            node.again()
-        node.isolate(False)
-
-    for node in galera.nodes:
-        await asyncio.to_thread(bring, node)
-    await asyncio.to_thread(galera.wait)
+async def again_and_again(fault: Callable[[], Awaitable[None]], seconds: float) -> None:
+    """Faults one after the other. What is begun is brought to its end, so that all nodes take part again."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await asyncio.sleep(random.uniform(0.5, 2))
+        await fault()
 
 
 # -- what is different from one server

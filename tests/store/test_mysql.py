@@ -96,13 +96,18 @@ async def test_tables_of_others_are_in_the_way(connection: Any, schema: Schema) 
 @pytest.mark.parametrize(
     ("namespace", "settings", "says"),
     [
-        ("n" * 46, {}, "has 46 characters: on MariaDB and MySQL"),
+        ("n" * 45, {}, "has 45 characters: on MariaDB and MySQL"),
         ("stepfast", {"max_name": 201}, "the setting max_name is 201"),
     ],
 )
 def test_names_that_no_table_can_keep_are_refused(namespace: str, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         open_store(parse_url("mysql://user@nowhere/none"), namespace, Settings(**settings))
+
+
+def test_all_tables_of_the_longest_namespace_have_names_that_servers_take() -> None:
+    store = open_store(parse_url("mysql://user@nowhere/none"), "n" * mysql_schema.MOST_NAMESPACE, Settings())
+    assert max(map(len, store.names())) == 64
 
 
 async def test_an_old_server_is_refused_before_anything_is_written(

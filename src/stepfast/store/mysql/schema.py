@@ -18,8 +18,8 @@ from .connections import HELD, Server
 from .driver import Driver, Statement
 from .transactions import run
 
-MOST_NAMESPACE = 45
-"""Characters of a namespace: the servers take names of 64, and what comes behind it may have 19."""
+MOST_NAMESPACE = 44
+"""Characters of a namespace: the servers take names of 64, and what comes behind it may have 20."""
 MOST_NAME = 200
 """Characters of a name or a key: those of a column."""
 _PATIENCE = 5
