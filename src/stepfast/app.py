@@ -21,6 +21,7 @@ from .engine.options import (
     ChildKeywords,
     DagKeywords,
     OnConflict,
+    OwnChildKeywords,
     Seconds,
     StartKeywords,
     StartManyKeywords,
@@ -42,7 +43,7 @@ from .model.urls import DatabaseUrl, parse_url
 from .queues import QueueVerbs
 from .registry import Registry, TaskDecorator, WorkflowDecorator
 from .replay import ReplayVerbs
-from .retention import Progress, keep_for, prunable, prune
+from .retention import Progress, SparingPrune, keep_for, prunable, prune
 from .run import Run, send_signals
 from .runtime import (
     Connected,
@@ -348,9 +349,12 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], parent: Parent
     ) -> tuple[list[NewRun], Any]:
         """Check the start of a child, and make its rows."""
-        refuse_unknown("ctx.start", options, ChildKeywords.__annotations__, ONE_INPUT)
-        plan = await self._planner.plan(await self._connect(), workflow, cast(ChildKeywords, options))
-        return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
+        refuse_unknown("ctx.start", options, OwnChildKeywords.__annotations__, ONE_INPUT)
+        given = {name: value for name, value in options.items() if name != "detached"}
+        plan = await self._planner.plan(await self._connect(), workflow, cast(ChildKeywords, given))
+        runs = plan.runs(parent.reply_to, input, parent=parent)
+        runs[0].detached = bool(options.get("detached"))
+        return runs, plan.output_type
 
     async def _send_signal(self, mail: Mail) -> None:
         """Send a signal of a run."""
@@ -518,8 +522,9 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
 
     async def prune(
         self,
-        older_than: Seconds,
+        older_than: Seconds | None = None,
         *,
+        keep: int | None = None,
         archive: str | os.PathLike[str] | None = None,
         status: str | None = None,
         dry_run: bool = False,
@@ -527,9 +532,16 @@ class Stepfast(EventVerbs, QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     ) -> int:
         """Remove runs that ended longer ago than this, but for those that others still need; how many went. With an
         ``archive`` they are written to that file first, one JSON object per line. ``status``: only those that ended so.
-        ``dry_run`` only counts. Workers do the same by themselves (settings ``retention``, ``retention_failed``)."""
-        keep, store = keep_for(older_than, status), await self.store()
-        return await (prunable(store, keep) if dry_run else prune(store, keep, archive, progress))
+        ``keep`` spares that many of each workflow, the newest that ended; it may be given alone. ``dry_run`` only
+        counts. Workers do the same by themselves (settings ``retention``, ``retention_failed``)."""
+        store = await self.store()
+        if keep is not None:
+            spared = SparingPrune(store, keep, older_than, status)
+            return await (spared.count() if dry_run else spared.run(archive, progress))
+        if older_than is None:
+            raise ConfigurationError("app.prune takes older_than, keep, or both: prune(older_than=timedelta(days=30))")
+        keep_until = keep_for(older_than, status)
+        return await (prunable(store, keep_until) if dry_run else prune(store, keep_until, archive, progress))
 
     # -- the database ------------------------------------------------------------------------------------------------
 

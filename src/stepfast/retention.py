@@ -16,7 +16,7 @@ from .info import read_steps
 from .model.attributes import decode, shown
 from .model.backoff import seconds
 from .model.records import StepRecord
-from .model.retention import DELETABLE, Ended, Keep, Try
+from .model.retention import DELETABLE, Ended, Keep, Try, needed_by
 from .model.rows import DagStepRow, RunRow
 from .model.stored import moment
 from .settings import FORMAT
@@ -263,3 +263,56 @@ async def prunable(store: Store, keep: Keep) -> int:
         count += len(found.free)
         after = found.after
     return count
+
+
+class SparingPrune:
+    """Removes ended runs of each workflow, but for the newest."""
+
+    def __init__(self, store: Store, number: int, older_than: Seconds | None, status: str | None) -> None:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ConfigurationError(f"keep must be a number of runs, not {number!r}")
+        self._store = store
+        self._number = number
+        self._keep = keep_for(0 if older_than is None else older_than, status)
+
+    async def run(self, archive: str | os.PathLike[str] | None, progress: Progress | None) -> int:
+        """Remove them; how many went."""
+        async with contextlib.AsyncExitStack() as stack:
+            kept = None if archive is None else await stack.enter_async_context(open_archive(archive, self._store))
+            remover, removed = Remover(self._store, self._keep, REAL, kept), 0
+            async for page in self._pages():
+                removed += await remover.remove(page) or 0
+                if progress is not None:
+                    progress(removed)
+        return removed
+
+    async def count(self) -> int:
+        """How many may go."""
+        return sum([len(page) async for page in self._pages()])
+
+    async def _pages(self) -> AsyncIterator[list[Ended]]:
+        """Ended runs beyond the newest of each workflow, that no other run needs."""
+        for workflow in [each.name for each in await self._store.definitions()]:
+            for found in await self._beyond(workflow):
+                yield [run for run in await self._store.ended(found) if needed_by(run) is None]
+
+    async def _beyond(self, workflow: str) -> list[list[str]]:
+        """The ids of the runs of one workflow, in pages. They are read before any is removed."""
+        pages, ids, before, spared = list[list[str]](), list[str](), None, 0
+        while True:
+            rows = await self._store.runs(workflow=workflow, before=before, limit=_PAGE)
+            for row in rows:
+                if row.completed_at is None or (self._keep.status is not None and row.status != self._keep.status):
+                    continue
+                spared += 1
+                if spared > self._number and row.now_ms - row.completed_at >= (self._keep.others or 0):
+                    ids.append(row.id)
+            if len(ids) >= _PAGE or len(rows) < _PAGE:
+                pages, ids = [*pages, ids], []
+            if len(rows) < _PAGE:
+                return [page for page in pages if page]
+            before = rows[-1].id
+
+
+_PAGE = 500
+"""Runs that one query reads."""

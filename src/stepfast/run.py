@@ -411,11 +411,11 @@ class Run(Generic[O]):
         whose = answer.whose or mail.run_id
         raise InvalidState(f"run {whose} is {answer.status}; a signal can only be sent to a run that has not ended")
 
-    async def cancel(self) -> None:
-        """End it: at once, or after the step that a worker is executing. Its children are cancelled too, and its
-        completed steps undone where they have an undo. Cancelling a cancelled run has no effect."""
+    async def cancel(self, *, children: bool = True) -> None:
+        """End it: at once, or after the step that a worker is executing. Its children are cancelled too, unless told
+        otherwise, and its completed steps undone where they have an undo. Cancelling a cancelled run has no effect."""
         store = (await self._connect()).store
-        answer, run_id = await self._request("cancelled", store.cancel)
+        answer, run_id = await self._request("cancelled", lambda run_id: store.cancel(run_id, children))
         if not answer.done and answer.status != status.CANCELLED and answer.reason != status.REASON_CANCELLED:
             raise InvalidState(f"run {run_id} is {answer.status}; it cannot be cancelled any more")
 

@@ -169,7 +169,12 @@ async def _of_callback(
         print(state)
 
 
-async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
+async def cancel(
+    session: Session,
+    choice: Choice,
+    runs: RunsOrChoice = None,
+    keep_children: Annotated[bool, typer.Option("--keep-children", help="Let their children go on.")] = False,
+) -> None:
     """End runs: at once, or after the step that is being executed. Their children are cancelled too, and completed
     steps undone where they have an undo. Prints the ids of cancelled runs.
 
@@ -177,10 +182,12 @@ async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) ->
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
-        await run.cancel()
+        await run.cancel(children=not keep_children)
         return await _asked(run, "it will be ended after the step that is being executed")
 
     if choice.is_made(runs or ()):
+        if keep_children:
+            raise ConfigurationError("--keep-children goes with ids, not with --workflow, --status …")
         ended_so = choice.reason is not None and choice.status is None
         await apply_to_selected(session, choice, CANCEL._replace(statuses=(status.FAILED,)) if ended_so else CANCEL)
     await each_run(session, runs or (), "cancelled", ask)
@@ -343,7 +350,12 @@ def _step_named(text: str) -> str | int:
 
 async def prune(
     session: Session,
-    older_than: Annotated[float, time_option("--older-than", help="Those that ended longer ago: 30d, 12h …")],
+    older_than: Annotated[
+        float | None, time_option("--older-than", help="Those that ended longer ago: 30d, 12h …")
+    ] = None,
+    keep: Annotated[
+        int | None, option("--keep", min=0, help="But for so many of each workflow, the newest that ended.")
+    ] = None,
     archive: Annotated[
         str | None, option("--archive", metavar="FILE", help="Write them there first: a JSON object per line.")
     ] = None,
@@ -357,9 +369,14 @@ async def prune(
     Counts first, and asks; without a terminal it needs --yes, or an archive. It can be interrupted, and called again.
     With an archive, a run is removed only when its line is on the disk; lines are added to what the file holds.
     """
+    if older_than is None and keep is None:
+        raise ConfigurationError("which runs? Give --older-than 30d, --keep 100, or both")
     async with session.writing() as app:
-        number = await app.prune(older_than, status=status, dry_run=True)
-        what = f"{count(number, 'run')} that ended longer than {lasting(older_than)} ago"
+        number = await app.prune(older_than, keep=keep, status=status, dry_run=True)
+        what = f"{count(number, 'run')} that ended" + (
+            f" longer than {lasting(older_than)} ago" if older_than is not None else ""
+        )
+        what += "" if keep is None else f", beyond the newest {keep} of each workflow"
         if dry_run or not number:
             _told(session, f"would remove {what}" if number else "there is nothing to remove", 0, number, None)
             return
@@ -367,7 +384,7 @@ async def prune(
             consent(f"Remove {what}{'' if archive is None else f', and keep them in {archive}'}?", yes)
         with Bar("removing", number) as bar, cancelled_by_sigterm():
             try:
-                removed = await app.prune(older_than, archive=archive, status=status, progress=bar.at)
+                removed = await app.prune(older_than, keep=keep, archive=archive, status=status, progress=bar.at)
             except asyncio.CancelledError:
                 say(f"interrupted: about {count(bar.done, 'run')} removed. Call it again for the rest")
                 raise

@@ -316,11 +316,25 @@ async def new_child(
             "is started by app.start(…, key=…) inside a step"
         )
     execution = call._execution
+    options = _with_deadline(options, execution)
     parent = Parent(execution.run_id, call.branch, call.position, child.run_id)
     runs, child.output_type = await execution.recorder.queries.new_child(workflow, input, options, parent)
     if execution.recorder.observers is not None:
         child_starts(execution.recorder.observers, execution, runs)
     return runs
+
+
+def _with_deadline(options: dict[str, Any], execution: Execution) -> dict[str, Any]:
+    """The options of a child; of one that inherits the deadline of its parent what is left of that."""
+    if not options.get("inherit_deadline"):
+        return {name: value for name, value in options.items() if name != "inherit_deadline"}
+    if options.get("deadline") is not None:
+        raise ContextMisuse("a child takes deadline or inherit_deadline, not both")
+    claimed, rest = execution.claimed, {name: value for name, value in options.items() if name != "inherit_deadline"}
+    if claimed.deadline_in_ms is None:
+        return rest
+    left = claimed.now_ms + claimed.deadline_in_ms - execution.database_now()
+    return {**rest, "deadline": max(left, 1) / 1000}
 
 
 def _as_mail(run_id: str, child: str, outcome: Outcome) -> Mail:

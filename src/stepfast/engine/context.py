@@ -30,7 +30,7 @@ from .execution import Execution
 from .function_spec import name_of
 from .history import Cursor
 from .maps import GatherCall, Many, MapCall, Results, Share, check_items, gather, goal_of
-from .options import CheckKeywords, ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
+from .options import CheckKeywords, OwnChildKeywords, RemoteKeywords, RemoteOptions, shows_options
 from .questions import Question, QuestionCall
 from .remote_step import RemoteCall
 from .signals import SendCall, SignalCall, SignalCount
@@ -246,29 +246,29 @@ class Context(ContextBase):
     # -- children ------------------------------------------------------------------------------------------------
 
     @overload
-    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> StartCall[O]: ...
+    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[OwnChildKeywords]) -> StartCall[O]: ...
     @overload
-    def start(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> StartCall[Any]: ...
+    def start(self, workflow: str, input: Any = None, **options: Unpack[OwnChildKeywords]) -> StartCall[Any]: ...
     def start(self, workflow: Any, input: Any = None, **options: Any) -> StartCall[Any]:
         """Start a child run, exactly once despite crashes; ``await child.result()`` waits for it."""
         return self._make_start(workflow, input, options, call_line(2))
 
     @overload
     def start_many(
-        self, workflow: Workflow[I, O], inputs: Iterable[I], **options: Unpack[ChildKeywords]
+        self, workflow: Workflow[I, O], inputs: Iterable[I], **options: Unpack[OwnChildKeywords]
     ) -> StartManyCall[O]: ...
     @overload
     def start_many(
-        self, workflow: str, inputs: Iterable[Any], **options: Unpack[ChildKeywords]
+        self, workflow: str, inputs: Iterable[Any], **options: Unpack[OwnChildKeywords]
     ) -> StartManyCall[Any]: ...
     def start_many(self, workflow: Any, inputs: Iterable[Any], **options: Any) -> StartManyCall[Any]:
         """Start a child for each input, with one record: ``children = await ctx.start_many(mail, people)``."""
         return self._make_start_many(workflow, inputs, options, call_line(2))
 
     @overload
-    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> ChildCall[O]: ...
+    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[OwnChildKeywords]) -> ChildCall[O]: ...
     @overload
-    def call(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> ChildCall[Any]: ...
+    def call(self, workflow: str, input: Any = None, **options: Unpack[OwnChildKeywords]) -> ChildCall[Any]: ...
     def call(self, workflow: Any, input: Any = None, **options: Any) -> ChildCall[Any]:
         """Start a child run and wait for its result. ChildFailed if it has none."""
         return self._make_child_call(workflow, input, options, call_line(2))

@@ -161,6 +161,15 @@ class ChildKeywords(TypedDict, total=False):
     """Whose limits of the queue it counts for (``key_concurrency``, ``key_rate``): a customer, say."""
 
 
+class OwnChildKeywords(ChildKeywords, total=False):
+    """The options of ``ctx.start``, ``ctx.start_many`` and ``ctx.call``."""
+
+    detached: bool
+    """Whether the child goes on where this run is cancelled."""
+    inherit_deadline: bool
+    """Whether the child has no longer than this run has left."""
+
+
 class StartKeywords(ChildKeywords, total=False):
     """The options of ``app.start``."""
 

@@ -29,7 +29,7 @@ from .children import ChildRun
 from .context_base import ContextBase
 from .events import Event
 from .execution import Execution
-from .options import CheckKeywords, ChildKeywords, RemoteKeywords, RemoteOptions, shows_options
+from .options import CheckKeywords, OwnChildKeywords, RemoteKeywords, RemoteOptions, shows_options
 from .questions import ANSWERED, REFUSED, Question
 from .step import EXITS, exited
 from .workflow import Workflow
@@ -213,20 +213,22 @@ class SyncContext(ContextBase):
         return self._wait(self._make_until(target, args, every, timeout, max_checks, call_line(2)))
 
     @overload
-    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> SyncChildRun[O]: ...
+    def start(
+        self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[OwnChildKeywords]
+    ) -> SyncChildRun[O]: ...
     @overload
-    def start(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> SyncChildRun[Any]: ...
+    def start(self, workflow: str, input: Any = None, **options: Unpack[OwnChildKeywords]) -> SyncChildRun[Any]: ...
     def start(self, workflow: Any, input: Any = None, **options: Any) -> SyncChildRun[Any]:
         """Start a child run; see ``Context.start``."""
         return SyncChildRun(self._wait(self._make_start(workflow, input, options, call_line(2))), self)
 
     @overload
     def start_many(
-        self, workflow: Workflow[I, O], inputs: Iterable[I], **options: Unpack[ChildKeywords]
+        self, workflow: Workflow[I, O], inputs: Iterable[I], **options: Unpack[OwnChildKeywords]
     ) -> list[SyncChildRun[O]]: ...
     @overload
     def start_many(
-        self, workflow: str, inputs: Iterable[Any], **options: Unpack[ChildKeywords]
+        self, workflow: str, inputs: Iterable[Any], **options: Unpack[OwnChildKeywords]
     ) -> list[SyncChildRun[Any]]: ...
     def start_many(self, workflow: Any, inputs: Iterable[Any], **options: Any) -> list[SyncChildRun[Any]]:
         """Start a child for each input; see ``Context.start_many``."""
@@ -234,9 +236,9 @@ class SyncContext(ContextBase):
         return [SyncChildRun(child, self) for child in children]
 
     @overload
-    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> O: ...
+    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[OwnChildKeywords]) -> O: ...
     @overload
-    def call(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> Any: ...
+    def call(self, workflow: str, input: Any = None, **options: Unpack[OwnChildKeywords]) -> Any: ...
     def call(self, workflow: Any, input: Any = None, **options: Any) -> Any:
         """Start a child run and wait for its result; see ``Context.call``."""
         return self._wait(self._make_child_call(workflow, input, options, call_line(2)))

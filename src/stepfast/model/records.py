@@ -103,6 +103,8 @@ class NewRun(Struct, gc=False):
     graph_text: str | None = None
     """For a dag run whose graph may not be stored yet: the graph itself, to be stored with the run."""
     attributes: tuple[Attribute, ...] = ()
+    detached: bool = False
+    """For a child: whether it is not cancelled with its parent."""
     earlier: tuple[str, int] | None = None
     """Filled in by the store if another run has the key: the input of that one, if it is small, and its format."""
 

@@ -304,9 +304,10 @@ class Queries(AttributeQueries, EventQueries, CheckpointQueries):
         """
         return await self._drive(signals.send, mail, again, self._settings.max_signals, check)
 
-    async def cancel(self, run_id: str) -> Answer:
-        """End a run that no worker holds (or begin its undo); mark one that is held, for its worker to see."""
-        return await self._drive(operating.cancel_run, run_id)
+    async def cancel(self, run_id: str, children: bool = True) -> Answer:
+        """End a run that no worker holds (or begin its undo); mark one that is held, for its worker to see. Its
+        ``children`` are cancelled too, or go on."""
+        return await self._drive(operating.cancel_run, run_id, children)
 
     async def pause(self, run_id: str) -> Answer:
         """Hold a run; mark one that a worker holds. Its time to wake is kept."""

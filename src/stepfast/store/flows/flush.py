@@ -142,6 +142,7 @@ def _join(entries: Sequence[StepWith], now: int) -> Flow[None]:
     children = [run for entry in entries for run in entry.starts]
     if children:
         yield from insert_runs(children)
+        yield from put("detach", [(run.id,) for run in children if run.detached])
 
 
 def _latest(entries: Iterable[StepRunning]) -> Iterable[StepRunning]:

@@ -73,13 +73,16 @@ def _forget(graph: Graph, begun: list[RunState]) -> Flow[None]:
     yield from questions.give_up([step.id for step in begun])
 
 
-def cancel_run(run_id: str) -> Flow[Answer]:
-    """End it, begin its undoing, or mark it."""
+def cancel_run(run_id: str, children: bool = True) -> Flow[Answer]:
+    """End it, begin its undoing, or mark it; without its ``children``, these go on."""
     run, now = yield from lock_run(run_id)
     answer = _answer(run)
     if run is None:
         return answer
     way = way_to_cancel(run)
+    if way != "refused":
+        steps = (yield from ask("steps_of_dags", [run_id])) if run.is_dag else []
+        yield from put("spare_children", [(each, not children) for each in (run_id, *(row[0] for row in steps))])
     if way == "refused":
         answer.done = False
     elif way == "fail":

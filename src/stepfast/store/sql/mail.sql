@@ -103,5 +103,5 @@ INSERT INTO {mailbox} (run_id, id, kind, name, format, sent_at, delivered)
 SELECT c.id, p.id, 'cancel', '', 1, {now}, false
 FROM {rows u} {join} {runs} p ON p.id = u.id {join} {runs} c ON c.parent_id = p.id
 WHERE c.parent_id IS NOT NULL AND (p.status = 'cancelled' OR p.reason = 'cancelled')
-  AND c.status NOT IN ({ended})
+  AND c.status NOT IN ({ended}) AND NOT c.detached AND NOT p.spares_children
 {skip run_id, id};

@@ -157,3 +157,11 @@ SELECT tag.value, u.successor
 FROM {rows u} {join} {runs} r ON r.id = u.ended {join} {elements r.tags, tag}
 WHERE r.tags IS NOT NULL
 {skip_any tag};
+
+-- name: detach(u(id uuid))
+-- Children that are not cancelled with their parents.
+{update runs r, u} SET detached = true {from u} WHERE r.id = u.id;
+
+-- name: spare_children(u(id uuid, spares boolean))
+-- Whether the children of a run that is cancelled go on.
+{update runs r, u} SET spares_children = u.spares {from u} WHERE r.id = u.id AND r.spares_children <> u.spares;

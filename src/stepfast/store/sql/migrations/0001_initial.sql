@@ -218,6 +218,8 @@ CREATE TABLE {runs} (
     parent_branch   text,
     parent_position integer,
     reply_to        uuid,                 -- the id under which the parent waits for the end of this run
+    detached        boolean NOT NULL DEFAULT false, -- of a child: it is not cancelled with its parent
+    spares_children boolean NOT NULL DEFAULT false, -- it was cancelled without its children
     origin_id       uuid,                 -- the run that this one continues or repeats
     dag_id          uuid,
     dag_step        varchar(200),

@@ -164,8 +164,9 @@ INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered
 SELECT c.id, p.id, 'cancel', '', 1, {now}, false
 FROM unnest($1::uuid[]) AS u(id)
 JOIN {schema}.runs p ON p.id = u.id
-CROSS JOIN LATERAL (SELECT k.id, k.status FROM {schema}.runs k WHERE k.parent_id = p.id OFFSET 0) AS c
-WHERE (p.status = 'cancelled' OR p.reason = 'cancelled')
+CROSS JOIN LATERAL (SELECT k.id, k.status FROM {schema}.runs k
+                    WHERE k.parent_id = p.id AND NOT k.detached OFFSET 0) AS c
+WHERE (p.status = 'cancelled' OR p.reason = 'cancelled') AND NOT p.spares_children
   AND c.status NOT IN ({ended})
 ORDER BY c.id
 ON CONFLICT (run_id, id) DO NOTHING
