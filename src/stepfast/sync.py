@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
@@ -20,7 +20,7 @@ from .errors import AppClosed, ContextMisuse
 from .info import StepInfo
 from .model.names import refuse_unknown
 from .run import Run
-from .streams import StreamItem
+from .streams import LogLine, StreamItem
 from .worker import Worker
 
 I = TypeVar("I")  # noqa: E741
@@ -334,9 +334,16 @@ class SyncRun(Generic[C]):
         self, name: str, *, after: str | None = None, type: Any = Any, timeout: float | timedelta | None = None
     ) -> Iterator[StreamItem[Any]]:
         """The items of a stream, while the run works and after: ``for item in run.stream("tokens")``."""
-        items, end = self._run.stream(name, after=after, type=type, timeout=timeout), object()
+        return self._followed(self._run.stream(name, after=after, type=type, timeout=timeout))
 
-        async def following() -> Any:
+    def follow_logs(self, *, timeout: float | timedelta | None = None) -> Iterator[LogLine]:
+        """What the code of the run logs, while it works: ``for line in run.follow_logs()``."""
+        return self._followed(self._run.follow_logs(timeout=timeout))
+
+    def _followed(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        end: Any = object()
+
+        async def following() -> T:
             return await anext(items, end)
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -90,6 +91,8 @@ async def test_lines_are_there_while_the_run_works_and_go_on_with_its_chain(make
         gate.open()
         assert [line async for line in told] == []
     assert [line.message for line in await run.logs()] == ["number 1", "number 2"]
+    in_thread = await asyncio.to_thread(lambda: list(app.sync.get(run.id).follow_logs(timeout=PATIENCE)))
+    assert [line.message for line in in_thread] == ["number 1", "number 2"]
 
 
 @ON_SQLITE
