@@ -172,9 +172,9 @@ class StreamPoller(Poller):
     def _forget(self) -> None:
         """Forget streams that were read, once they are many more than those that are."""
         if len(self._known) + len(self._live) > 2 * len(self._waiting) + _REMEMBERED:
-            kept = {place[:2] for place in self._waiting}
+            kept, runs = {place[:2] for place in self._waiting}, {place.run_id for place in self._waiting}
             self._known = {key: known for key, known in self._known.items() if key in kept}
-            self._live = {run_id: ends for run_id, ends in self._live.items() if any(run_id == key[0] for key in kept)}
+            self._live = {run_id: ends for run_id, ends in self._live.items() if run_id in runs}
 
     async def _give(self, places: Collection[_Place]) -> bool:
         if not places:

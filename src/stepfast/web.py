@@ -74,9 +74,11 @@ def streams(app: Stepfast, *, authorize: Authorize, keep_alive: float = _KEEP_AL
             return JSONResponse({"error": "not allowed"}, 403)
         after = request.headers.get("last-event-id") or request.query_params.get("after") or None
         try:
-            check_offset(after)
+            link, _ = check_offset(after)
             run = app.get(run_id)
             await run.status()
+            if link and await (await app.store()).link_of_chain(run.id, link) is None:  # a page would ask for ever
+                raise RunNotFound(run.id, f": the offset {after!r} is of a run that is not there")
         except (RunNotFound, InvalidInput) as error:
             return JSONResponse({"error": str(error)}, 404 if isinstance(error, RunNotFound) else 400)
         events = _events(run.stream(name, after=after), keep_alive)

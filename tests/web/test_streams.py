@@ -135,5 +135,9 @@ async def test_who_may_not_read_is_told_nothing(app: Stepfast) -> None:
         assert (await client.get(f"/{run.id}/tokens", params={"after": "x"})).status_code == 400
         assert (await client.get("/00000000-0000-7000-8000-000000000000/tokens")).status_code == 404
         assert (await client.get("/garbage/tokens")).status_code == 404
+        beyond = {
+            "last-event-id": "00007.0000000001"
+        }  # of another conversation: a page that was let in would come again
+        assert (await client.get(f"/{run.id}/tokens", headers=beyond)).status_code == 404
     with pytest.raises(ConfigurationError, match="authorize"):
         streams(app, authorize=None)  # type: ignore[arg-type]
