@@ -249,6 +249,40 @@ print(add.using(backend="eager").enqueue(5).return_value)
     assert re.search("ImproperlyConfigured .*in memory.*TEST.*eager", said) and said.splitlines()[-1] == "6"
 
 
+def test_a_backend_has_a_database_and_a_namespace_of_its_own(tmp_path: Path) -> None:
+    said = alone(f"""
+import django
+from django.conf import settings
+def sqlite(name): return {{"ENGINE": "django.db.backends.sqlite3", "NAME": {str(tmp_path)!r} + name}}
+own = [] if django.VERSION >= (6, 0) else ["django_tasks"]
+options = {{"database": "other", "namespace": "jobs"}}
+settings.configure(INSTALLED_APPS=["stepfast.django", "django.contrib.auth", "django.contrib.contenttypes", *own],
+    DATABASES={{"default": sqlite("/a.db"), "other": sqlite("/b.db")}}, USE_TZ=False, TIME_ZONE="Europe/Berlin",
+    TASKS={{"default": {{"BACKEND": "stepfast.django.StepfastBackend", "OPTIONS": options}}}})
+django.setup()
+from datetime import datetime, timedelta
+from django.core.management import call_command
+from django.db import connections, transaction
+from stepfast.django.interface import TaskResultDoesNotExist
+from stepfast.django.testing import run_tasks
+from tests.integrations.django.app.tasks import add
+for alias in ("default", "other"):
+    call_command("migrate", database=alias, verbosity=0)
+    print([name for name in connections[alias].introspection.table_names() if name.endswith("runs")])
+with transaction.atomic(using="other"):
+    lost = add.enqueue(5)
+    transaction.set_rollback(True, using="other")
+now, later = add.enqueue(1), add.using(run_after=datetime.now() + timedelta(hours=1)).enqueue(2)
+run_tasks()
+now.refresh()
+assert now.return_value == 2 and now.enqueued_at.tzinfo is None and now.started_at.tzinfo is None
+assert add.get_result(later.id).task == later.task and add.get_result(later.id).status == "READY"
+try: add.get_result(lost.id)
+except TaskResultDoesNotExist: print("rolled back")
+""")
+    assert said.splitlines() == ["[]", "['jobs_runs']", "rolled back"]
+
+
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
