@@ -12,7 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from stepfast import results, run, schedules
+from stepfast import questions, results, run, schedules
 from stepfast.engine.host import Timer
 from stepfast.model import ids
 from stepfast.store.sqlite import ctx_transaction
@@ -22,7 +22,7 @@ from tests.judge import ledger
 from tests.simulation.loop import EPOCH, Process, SimLoop, current_process
 from tests.simulation.threads import SimBell, SimPool, SimThread, sleep
 
-_ASK_THE_MACHINE = (ids, run, schedules, schedules, results, ctx_transaction)
+_ASK_THE_MACHINE = (ids, questions, run, schedules, results, ctx_transaction)
 """Modules that take the time from the machine: how long a caller waits is real time."""
 
 
