@@ -272,7 +272,7 @@ for alias in ("default", "other"):
 with transaction.atomic(using="other"):
     lost = add.enqueue(5)
     transaction.set_rollback(True, using="other")
-now, later = add.enqueue(1), add.using(run_after=datetime.now() + timedelta(hours=1)).enqueue(2)
+now, later = add.enqueue(1), add.using(run_after=datetime.now() + timedelta(days=1)).enqueue(2)
 run_tasks()
 now.refresh()
 assert now.return_value == 2 and now.enqueued_at.tzinfo is None and now.started_at.tzinfo is None
