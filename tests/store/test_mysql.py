@@ -260,3 +260,27 @@ async def test_a_claim_locks_what_it_takes_and_nothing_else(mariadb_url: str, co
     keys = [row[5] for row in await run(connection, f"EXPLAIN {part.text}", [f'["{ids[0]}"]'])]
     assert keys == [None, "PRIMARY"]
     await store.close()
+
+
+async def test_a_function_is_not_called_after_a_cancellation_that_the_driver_swallowed(
+    mariadb_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = open_store(parse_url(mariadb_url), "stepfast", Settings())
+    await store.open()
+    await store.migrate()
+    recorded, called = store._transactions._recorded, list[Any]()
+
+    async def swallowing(*given: Any) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return await recorded(*given)
+
+    monkeypatch.setattr(store._transactions, "_recorded", swallowing)
+    given = (new_id(), new_id(), 1, ("", 0), called.append, called.append, None)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(store.transact(*given))
+    assert called == []
+    await store.close()

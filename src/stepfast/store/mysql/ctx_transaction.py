@@ -64,6 +64,7 @@ class Transactions:
                     await connection.begin()
                     await run(connection, f"SAVEPOINT {_SAVEPOINT}")
                 found = await self._recorded(connection, run_id, claim, address)
+                raise_if_cancelled(before)  # the driver may have swallowed it
                 if found is None:
                     with _theirs(connection):
                         done = record(await called(call, connection, timeout))
