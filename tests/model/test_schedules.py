@@ -141,7 +141,17 @@ def test_a_run_tells_which_schedule_started_it_and_for_which_tick() -> None:
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR
-EXPRESSIONS = ["* * * * *", "*/7 * * * *", "30 2 * * *", "0,30 1-3 * * *", "*/20 2 * * *", "15 * * * sun", "0 0 29 2 *"]
+EXPRESSIONS = [
+    "*/20 * * * * *",
+    "5,35 30 2 * * *",
+    "* * * * *",
+    "*/7 * * * *",
+    "30 2 * * *",
+    "0,30 1-3 * * *",
+    "*/20 2 * * *",
+    "15 * * * sun",
+    "0 0 29 2 *",
+]
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "America/Sao_Paulo"]
 TIMES = st.integers(0, 60 * YEAR)
 
@@ -172,6 +182,16 @@ def test_a_job_in_the_hour_that_comes_twice_comes_once() -> None:
 def test_a_job_in_the_doubled_hour_is_not_found_again_from_its_second_pass() -> None:
     within = "2026-10-25T02:10+01:00"  # the second time ten past two
     assert ticks("30 2 * * *", "Europe/Berlin", within, 1) == ["2026-10-26T01:30:00Z"]
+
+
+def test_six_fields_begin_with_the_second() -> None:
+    assert ticks("*/20 * * * * *", "UTC", "2026-01-01T00:00:19Z", 3) == ticks(
+        "*/20 * * * * *", "Europe/Berlin", "2026-01-01T00:00:19Z", 3
+    )
+    found = Cron("*/20 59 1 * * *", "Europe/Berlin").after(at("2026-03-28T12:00Z"))
+    assert [spelled(tick) for tick in islice(found, 4)] == [
+        "2026-03-29T00:59:00Z", "2026-03-29T00:59:20Z", "2026-03-29T00:59:40Z", "2026-03-29T23:59:00Z",
+    ]  # fmt: skip
 
 
 def test_a_job_with_a_star_for_the_hour_goes_by_the_time_that_passes() -> None:
@@ -229,7 +249,8 @@ def test_ticks_that_nobody_came_to_for_years_are_found_at_once() -> None:
         ("0 0 31 4 *", "no cron expression that ever fires"),
         ("0 25 * * *", "Bad hour"),
         ("* * * *", "has 4 fields"),
-        ("0 * * * * *", "For seconds use every="),
+        ("0 0 * * * * *", "has 7 fields; there are five: .* or six, with the second before them"),
+        ("61 * * * * *", "no cron expression"),
         ("", "has 0 fields"),
         (None, "must be a string"),
     ],

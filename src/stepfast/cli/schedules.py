@@ -37,7 +37,7 @@ async def put(
     session: Session,
     name: ScheduleArgument,
     workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="What it starts.")],
-    cron: Annotated[str | None, option("--cron", help="Five fields, as '0 3 * * *'.")] = None,
+    cron: Annotated[str | None, option("--cron", help="Five fields, as '0 3 * * *'; six with seconds.")] = None,
     every: Annotated[float | None, time_option("--every", help="Instead: between two ticks.")] = None,
     tz: Annotated[str, option("--tz", help="The time zone of --cron. (UTC)")] = "UTC",
     input: Annotated[str | None, option("--input", metavar="JSON", help="Of each run; - reads stdin.")] = None,

@@ -207,7 +207,7 @@ class ScheduleKeywords(ChildKeywords, total=False):
     """The options of ``app.schedule`` and ``app.put_schedule``: when, with what, and how its runs are started."""
 
     cron: str | None
-    """Five fields, as ``0 3 * * *``. Either this or ``every``."""
+    """Five fields, as ``0 3 * * *``, or six with the second first. Either this or ``every``."""
     every: Seconds | None
     """Between two ticks; they are counted from when the schedule was made."""
     tz: str

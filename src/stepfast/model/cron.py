@@ -81,7 +81,7 @@ class Every:
 
 
 class Cron:
-    """A cron expression of five fields, in a time zone."""
+    """A cron expression of five fields, or of six with seconds, in a time zone."""
 
     def __init__(self, cron: str, tz: str) -> None:
         from cronsim import CronSim, CronSimError
@@ -89,7 +89,7 @@ class Cron:
         self._text = _fields(cron)
         self._zone = zone(tz)
         self._sim = CronSim
-        minute, hour, *_ = self._text.split()
+        minute, hour = self._text.split()[-5:-3]
         self._is_fixed = self._zone is UTC or not (minute.startswith("*") or hour.startswith("*"))
         try:
             CronSim(self._text, EPOCH)
@@ -158,10 +158,10 @@ class Cron:
 def _fields(cron: object) -> str:
     if not isinstance(cron, str):
         raise ConfigurationError(f"cron= must be a string such as '0 3 * * *', not {cron!r}")
-    if len(cron.split()) != 5:
+    if len(cron.split()) not in (5, 6):
         raise ConfigurationError(
             f"cron={cron!r} has {len(cron.split())} fields; there are five: minute, hour, day of the month, month, "
-            "day of the week. For seconds use every="
+            "day of the week; or six, with the second before them"
         )
     return cron
 
