@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from django.apps import AppConfig
@@ -17,7 +18,8 @@ class StepfastConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Bring the tables up to date after every migration."""
+        """Bring the tables up to date after every migration, and have the backends checked."""
+        importlib.import_module("stepfast.django.interface")  # Django's check of backends comes with its tasks
         post_migrate.connect(_update_tables, sender=self)
 
 
