@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from stepfast import ConfigurationError, Context, RetryLater, StepFailed, Stepfast, SyncContext, step
 from tests.engine.conftest import ON_BOTH, RELEASED
-from tests.support.engine import Calls, Gate, drained, failure, interrupt, outcome
+from tests.support.engine import Calls, Gate, drained, eventually, failure, interrupt, outcome
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -101,6 +103,63 @@ async def test_given_up_by_a_timeout_of_the_code_it_is_not_called_by_the_next_at
     app.settings = app.settings.with_changes(backoff_base=0.001)
     await failure(await drained(app, order), "StepInterrupted")
     assert calls == {"charge": 1}
+
+
+def before_its_mark(store: Any, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[Any]]) -> None:
+    """Act once when the database is to hear that a step is called next."""
+    flush = store.flush
+    acted: list[bool] = []
+
+    async def watched(worker: str, batch: Any) -> Any:
+        if batch.values and not acted:
+            acted.append(True)
+            await act()
+        return await flush(worker, batch)
+
+    monkeypatch.setattr(store, "flush", watched)
+
+
+async def test_paused_just_before_its_call_it_is_called_after_it(
+    app: Stepfast, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> int:
+        await ctx.step("before", lambda: None)
+        return await ctx.options(at_most_once=True).step("charge", calls.hit, "charge")
+
+    run = await app.start(order)
+    before_its_mark(await app.store(), monkeypatch, run.pause)
+
+    async def is_paused() -> bool:
+        return await run.status() == "paused"
+
+    async with app.worker():
+        await eventually(is_paused)
+        assert calls == {}
+        await run.resume()
+        assert await run.result(5) == 1
+
+
+async def test_given_up_just_before_its_call_it_may_be_called_by_the_next_attempt(
+    app: Stepfast, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[asyncio.Timeout] = []
+
+    @app.workflow(max_attempts=2)
+    async def order(ctx: Context) -> int:
+        async with asyncio.timeout(None) as limit:
+            limits.append(limit)
+            return await ctx.options(at_most_once=True).step("charge", calls.hit, "charge")
+
+    async def time_is_up() -> None:
+        limits[0].reschedule(0)
+        while not limits[0].expired():
+            await asyncio.sleep(0)
+
+    app.settings = app.settings.with_changes(backoff_base=0.001)
+    before_its_mark(await app.store(), monkeypatch, time_is_up)
+    assert await outcome(app, order) == 1
+    assert len(limits) == 2
 
 
 @RELEASED

@@ -679,10 +679,23 @@ class AtMostOnceCall(StepCall[T]):
                     "is not known. It is called again only if an operator retries the run"
                 )
                 await self._failed_once(error, error, 1)
-        await execution.journal(ValueSet(execution.run_id, execution.claim, key, msgspec.json.encode(mark).decode()))
-        if execution.asked is not None:
+        execution.at_work += 1  # what an operator requests meets the run here, where the mark can be taken back
+        try:
+            await execution.journal(self._mark(key, mark))
+        except asyncio.CancelledError:
+            execution.journal_note(self._mark(key, None))
+            raise
+        finally:
+            execution.at_work -= 1
+        if execution.asked is not None and not execution.must_record_first():
+            execution.journal_note(self._mark(key, None))
             await execution.apply_pending_request()
         return 0
+
+    def _mark(self, key: str, value: list[Any] | None) -> ValueSet:
+        """Journal entry: the function is called next; None: it was not called after all."""
+        execution = self._execution
+        return ValueSet(execution.run_id, execution.claim, key, msgspec.json.encode(value).decode())
 
 
 def exited(error: BaseException) -> RuntimeError:
