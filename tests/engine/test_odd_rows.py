@@ -24,6 +24,7 @@ from stepfast.monitoring.doctor import examine
 from stepfast.monitoring.explain import explain
 from stepfast.run import Run
 from stepfast.store.answers import AuditEntry
+from stepfast.store.flows.checkpoints import CheckpointRow, WriteRow, checkpoint_id
 from stepfast.worker.worker import Worker
 from tests.console.conftest import JSON, TOKEN, browse
 from tests.engine.conftest import MakeApp
@@ -138,6 +139,10 @@ async def inhabit(app: Stepfast, tables: Tables) -> None:
     await tables.put([("claims", {"run_id": tables.id(long.id)} | row)])
     gone = {"id": tables.id(new_id()), "host": "there", "pid": 1, "left_at": 2**40}
     await tables.put([("past_workers", gone)])
+    point = CheckpointRow(checkpoint_id("t", "", "c"), "t", "", "c", None, None, '{"x": 1}', "{}", 1)
+    await store.put_checkpoint(point, [("x", 1, "1")])
+    await store.put_checkpoint_writes("t", [WriteRow(point.id, "a", "", 0, "x", "1", 1)], replace=False)
+    await store.add_session_items("s", new_id(), ["{}"], 1)
 
 
 async def bereave(tables: Tables, run_id: str) -> None:

@@ -18,8 +18,8 @@ ALTER TABLE {schema}.runs ADD CONSTRAINT runs_in_range CHECK (
     AND LEAST(timeout_ms, deadline_ms, linger_ms) >= 0 AND GREATEST(timeout_ms, deadline_ms, linger_ms) <=
         100000000000000
     AND LEAST(claim, wakes, ends, awaits, attempt, first_attempt, max_attempts, losses, unrecorded_losses,
-        counted_attempt, pending, met, ordinal) >= 0 AND GREATEST(claim, wakes, ends, awaits, attempt, first_attempt,
-        max_attempts, losses, unrecorded_losses, counted_attempt, pending, met, ordinal) <= 2000000000
+        counted_attempt, pending, met, ordinal, links_gone) >= 0 AND GREATEST(claim, wakes, ends, awaits, attempt,
+        first_attempt, max_attempts, losses, unrecorded_losses, counted_attempt, pending, met, ordinal, links_gone) <= 2000000000
     AND place BETWEEN -62135596800000000 AND 253402300799999000);
 ALTER TABLE {schema}.claims ADD CONSTRAINT claims_in_range CHECK (claim BETWEEN 0 AND 2000000000);
 ALTER TABLE {schema}.past_workers ADD CONSTRAINT past_workers_in_range CHECK (
