@@ -33,7 +33,8 @@ from tests.store.scene import (
 
 MONTH = Keep(30 * DAY, 90 * DAY)
 FIRST = "00000000-0000-0000-0000-000000000000"
-NAMES_A_RUN = {("runs", "dag_id"), ("runs", "parent_id"), ("runs", "origin_id"), ("schedules", "last_run"), ("checkpoints", "run")}
+OF_RUNS = ("dag_id", "parent_id", "origin_id")
+NAMES_A_RUN = {*(("runs", name) for name in OF_RUNS), ("schedules", "last_run"), ("checkpoints", "run")}
 """Columns of rows that name a run and do not go with it."""
 
 
