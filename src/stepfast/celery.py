@@ -741,7 +741,10 @@ class Celery:
     def task(self, /, **options: Unpack[TaskKeywords]) -> Callable[[Callable[..., Any]], Task]: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a task: ``@app.task``, or ``@app.task(bind=True, max_retries=5)``."""
-        declare = lambda function: self._add(Task(function, cast(TaskKeywords, options)))
+
+        def declare(function: Callable[..., Any]) -> Task:
+            return self._add(Task(function, cast(TaskKeywords, options)))
+
         return declare if function is None else declare(function)
 
     def _add(self, task: Task) -> Task:
@@ -779,7 +782,10 @@ def shared_task(function: Callable[..., Any], /) -> Task: ...
 def shared_task(**options: Unpack[TaskKeywords]) -> Callable[[Callable[..., Any]], Task]: ...
 def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a task that belongs to every application, also to those that are made later."""
-    declare = lambda function: _share(Task(function, cast(TaskKeywords, options)))
+
+    def declare(function: Callable[..., Any]) -> Task:
+        return _share(Task(function, cast(TaskKeywords, options)))
+
     return declare if function is None else declare(function)
 
 
