@@ -302,3 +302,61 @@ async def test_a_dag_and_an_open_callback_are_refused(app: Stepfast) -> None:
         await run.fork(before="tell")
     assert await count(app, "steps", run) == 3
     assert await (await run.fork(before="paid")).status() == "queued"
+
+
+@ON_BOTH
+async def test_callbacks_of_one_name_are_told_apart(app: Stepfast) -> None:
+    tokens: list[str] = []
+
+    @app.workflow(max_attempts=1)
+    async def flow(ctx: Context) -> list[Any]:
+        one = await ctx.callback("paid")
+        two = await ctx.callback("paid")
+        await ctx.step("tell", tokens.extend, [one.token, two.token])
+        first = await one.result()
+        await ctx.step("between", lambda: None)
+        said = [first, await two.result()]
+        await ctx.step("end", lambda: None)
+        return said
+
+    run = await drained(app, flow)
+    await app.complete(tokens[0], "first")
+    await app.drain()
+    with pytest.raises(InvalidState, match="callback 'paid'"):
+        await run.fork(before="between")
+    await app.complete(tokens[1], "second")
+    await app.drain()
+    fork = await run.fork(before="end")
+    await app.drain()
+    again = await fork.fork(before="end")
+    await app.drain()
+    assert await fork.result() == await again.result() == await run.result() == ["first", "second"]
+
+    await run.rewind(before=(await run.steps())[1])
+    await app.drain()
+    assert tokens[2:] == tokens[:2] and await _waits_for(run, "callback")
+    await app.complete(tokens[1], "changed")
+    await app.drain()
+    assert await run.result() == ["first", "changed"]
+
+
+async def test_an_outcome_of_a_callback_that_is_made_again_does_not_count(app: Stepfast) -> None:
+    tokens: list[str] = []
+
+    @app.workflow(max_attempts=1)
+    async def flow(ctx: Context) -> Any:
+        callback = await ctx.callback("paid")
+        await ctx.step("tell", tokens.append, callback.token)
+        await ctx.wait_signal("go")
+        return await callback.result()
+
+    run = await drained(app, flow)
+    await app.complete(tokens[0], "old")
+    await run.cancel()
+    await run.rewind(before="paid")
+    await run.signal("go")
+    await app.drain()
+    assert await _waits_for(run, "callback")
+    await app.complete(tokens[0], "new")
+    await app.drain()
+    assert await run.result() == "new"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ..errors import InvalidState
 from . import status
 from .ids import new_seed
+from .stored import read_json
 
 _MARK = "~"
 _UNDONE = "~undo"
@@ -39,6 +40,16 @@ class Lean(NamedTuple):
     kind: str
     status: str
     undo: str | None
+    mail: str | None = None
+    """The mail that it took."""
+    plan: str | None = None
+    """Of a callback, what is kept of it."""
+
+    @property
+    def callback(self) -> str | None:
+        """The id of the callback that it made, which its outcome has as well."""
+        made: dict[str, object] = read_json(self.plan, dict[str, object], {})
+        return str(made["id"]) if "id" in made else None
 
 
 def addresses_above(branch: str) -> list[tuple[str, int]]:
@@ -82,8 +93,8 @@ def check_fork(stay: Sequence[Lean], undoing: bool, run_id: str) -> None:
     undone = next((each.name for each in stay if undoing and is_own(each.undo)), None)
     if undone is not None:
         raise InvalidState(f"run {run_id} was undone, with its step {undone!r}: fork it before that step")
-    taken = {each.name for each in stay if each.kind == _CALLBACK_RESULT}
-    callback = next((each.name for each in stay if each.kind == _CALLBACK and each.name not in taken), None)
+    taken = {each.mail for each in stay if each.kind == _CALLBACK_RESULT}
+    callback = next((each.name for each in stay if each.kind == _CALLBACK and each.callback not in taken), None)
     if callback is not None:
         raise InvalidState(
             f"callback {callback!r} of run {run_id} was made before that step, and has no outcome by then. Its token "

@@ -51,7 +51,9 @@ def rewind(run_id: str, point: Point) -> Flow[Lane | None]:
     yield from take_names([run])
     yield from change([retry(run, now)])
     yield from forget_steps([(run_id, each.branch, each.position) for each in gone])
-    yield from put("drop_callbacks", sorted({(run_id, each.name) for each in gone if each.kind == "callback"}))
+    dropped = [each.callback for each in gone if each.callback is not None]
+    yield from put("drop_callbacks", [(callback,) for callback in dropped])
+    yield from put("take_mail", [(run_id, callback) for callback in dropped])
     yield from put("remove_progress", [(run_id,)])
     yield from put("set_seed", [(run_id, rewound_seed(seed), 0)])
     yield from put("tell_again", [(run_id,)])

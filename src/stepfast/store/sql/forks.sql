@@ -1,16 +1,19 @@
 -- Forks and rewinds.
 
 -- name: lean_steps(run_id)
--- All records of a run without their payloads, in their order.
-SELECT {wide}branch, position, seq, name, kind, status, undo{/wide} FROM {steps} WHERE run_id = :run_id ORDER BY seq;
+-- All records of a run without their payloads, in their order; of callbacks, which have their ids in these, with them.
+SELECT {wide}branch, position, seq, name, kind, status, undo, mail::text,
+       CASE WHEN kind = 'callback' THEN output END{/wide}
+FROM {steps} WHERE run_id = :run_id ORDER BY seq;
 
 -- name: copy_steps(u(source uuid, fork uuid, branch text, position integer, mark text))
--- Records of a run as those of its fork. They took nothing out of its mailbox, and name in `undo` whose they are.
+-- Records of a run as those of its fork. They took nothing out of its mailbox, and name in `undo` whose they are. Which
+-- callbacks have an outcome is kept, for forks of the fork.
 INSERT INTO {steps} (run_id, branch, position, seq, claim, name, kind, status, attempts, losses, output, error, arguments,
                      line, undo, mail, format, started_at, completed_at)
 SELECT u.fork, s.branch, s.position, s.seq, 0, s.name, s.kind, s.status, s.attempts, s.losses, s.output, s.error,
-       s.arguments, s.line, CASE WHEN s.undo LIKE '~%' THEN s.undo ELSE u.mark END, NULL, s.format, s.started_at,
-       s.completed_at
+       s.arguments, s.line, CASE WHEN s.undo LIKE '~%' THEN s.undo ELSE u.mark END,
+       CASE WHEN s.kind = 'callback_result' THEN s.mail END, s.format, s.started_at, s.completed_at
 FROM {rows u} {join} {steps} s ON s.run_id = u.source AND s.branch = u.branch AND s.position = u.position
 WHERE true
 {skip run_id, branch, position};
@@ -28,7 +31,7 @@ WHERE v.key NOT LIKE '~%' AND v.updated_at <= u.until
 -- claims it reads them.
 {update runs r, u} SET seed = u.seed, claim = {greatest}(r.claim, u.claim) {from u} WHERE r.id = u.id;
 
--- name: drop_callbacks(u(run_id uuid, name text))
+-- name: drop_callbacks(u(id uuid))
 -- Callbacks that a run makes again.
 {delete callbacks by u};
 
