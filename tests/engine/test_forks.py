@@ -360,3 +360,24 @@ async def test_an_outcome_of_a_callback_that_is_made_again_does_not_count(app: S
     await app.complete(tokens[0], "new")
     await app.drain()
     assert await run.result() == "new"
+
+
+@ON_SQLITE
+async def test_a_child_that_was_removed_since_has_failed(app: Stepfast) -> None:
+    @app.task
+    async def ship() -> str:
+        return "shipped"
+
+    @app.workflow(max_attempts=1)
+    async def flow(ctx: Context) -> str:
+        child = await ctx.start(ship)
+        await ctx.step("pack", lambda: None)
+        return await child.result()
+
+    run = await drained(app, flow)
+    assert await run.result() == "shipped"
+    await app.get(str((await run.steps())[0].child)).delete()
+    await run.rewind(before="pack")
+    await app.drain()
+    with pytest.raises(RunFailed, match="was removed"):
+        await run.result(PATIENCE)

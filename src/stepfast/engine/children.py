@@ -208,10 +208,7 @@ class ResultCall(DurableCall[O]):
             if outcome is not None:
                 return _as_mail(execution.run_id, run_id, outcome)
             if not await execution.recorder.queries.exists(run_id):
-                text = execution.recorder.payloads.encode_own(
-                    {"type": "RunNotFound", "message": f"child {run_id} was removed", "traceback": None}
-                )
-                return Mail(execution.run_id, run_id, status.MAIL_CHILD, status.FAILED, None, text)
+                return self._removed()
             now = execution.database_now()
             pause = min(max(_LOOK_MS, (now - began) // 2), _LONGEST_LOOK_MS)
             await execution.waits.until(now + pause, status.WAITING_CHILD)
@@ -219,19 +216,30 @@ class ResultCall(DurableCall[O]):
     async def _end_of_old_child(self) -> Mail | None:
         """After a new attempt or a retry the child may have ended long ago, and its mail been taken. A result is taken
         again; one that failed is retried with its parent, unless it was undone. The row is read first: mail is never
-        older than it."""
+        older than it. A run that had completed, and is rewound, needed its children no more: they may be removed."""
         execution, run_id = self._execution, self._child.run_id
         outcome = await self._last_outcome(run_id)
-        if outcome is None:
+        gone = outcome is None and not await execution.recorder.queries.exists(run_id)
+        if outcome is None and not gone:
             return None
         mail = await execution.waits.mail_at_hand(status.MAIL_CHILD, run_id)
         if mail is not None:
             return mail
+        if outcome is None:
+            return self._removed()
         if outcome.status != status.COMPLETED:
             if await execution.recorder.queries.retry(outcome.id):
                 return None
             outcome = await execution.recorder.queries.outcome(outcome.id)
         return None if outcome is None else _as_mail(execution.run_id, run_id, outcome)
+
+    def _removed(self) -> Mail:
+        """The end of a child that is not there any more, and can tell of none."""
+        execution, run_id = self._execution, self._child.run_id
+        text = execution.recorder.payloads.encode_own(
+            {"type": "RunNotFound", "message": f"child {run_id} was removed", "traceback": None}
+        )
+        return Mail(execution.run_id, run_id, status.MAIL_CHILD, status.FAILED, None, text)
 
     async def _last_outcome(self, run_id: str) -> Outcome | None:
         """How it ended; a child that continues as another has not."""

@@ -3,7 +3,7 @@
 An ended run may go when its time is over, unless
 
 * its parent is kept and may still go on: it would look for the run, in order to hear how it ended. Nothing can wake a
-  parent that completed or was undone;
+  parent that was undone, and one that completed is only ever rewound by hand: it learns that the run was removed;
 * it went on as another run, which is still kept, and is the first of that chain: its id is the one that people know,
   and its key is the one that a start would find. A run in the middle of a chain is taken out of it: what stood before
   it then names what comes after it.
@@ -22,7 +22,7 @@ DELETABLE = (status.COMPLETED, status.FAILED, status.CANCELLED, status.COMPENSAT
 """The ends of runs. (A step of a dag run may be skipped, too, and goes with its run.)"""
 
 _OVER = (status.COMPLETED, status.COMPENSATED)
-"""Ends that no operator takes back: a run that ended so needs no other run any more."""
+"""Ends after which a run needs no other run any more."""
 
 
 class Keep(NamedTuple):
