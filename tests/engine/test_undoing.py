@@ -13,6 +13,7 @@ import pytest
 from stepfast import (
     Backoff,
     ChildFailed,
+    ConfigurationError,
     Context,
     InvalidState,
     NonRetryableError,
@@ -698,3 +699,21 @@ async def test_code_that_ends_early_now_still_has_what_it_reaches_undone(make_ap
     assert trip.undone == ["flight"]
     info = await run.info()
     assert info.status == "failed" and info.error is not None and "book hotel" in info.error.message
+
+
+async def test_an_undo_that_would_not_be_called_as_it_says_is_refused(app: Stepfast) -> None:
+    """Under a name with a tilde it would be taken for that of another run. An undo that fails is called again."""
+    undo = step(name="~refund")(lambda output: None)
+    with pytest.raises(ConfigurationError, match="cannot begin with a tilde"):
+        step(compensate=undo)
+    with pytest.raises(ConfigurationError, match="takes no at_most_once="):
+        step(compensate=step(at_most_once=True)(lambda output: None))
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context, how: str) -> None:
+        if how == "remote":
+            await ctx.remote("charge", compensate="~refund")
+        await ctx.options(compensate=undo).step("charge", lambda: 1)
+
+    for how in ("remote", "options"):
+        await failure(await drained(app, order, how), "cannot begin with a tilde")

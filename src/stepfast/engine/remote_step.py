@@ -24,7 +24,7 @@ from .function_spec import check_undo_call, name_of
 from .history import UNDO, Cursor, as_record
 from .observers import remote_trace
 from .options import RemoteKeywords
-from .step import Undoable, encode_arguments
+from .step import Undoable, check_recorded_undo, encode_arguments
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -248,7 +248,9 @@ def remote_order(name: str, input: Any, given: RemoteKeywords, max_name: int, sa
 def remote_undo(name: str, given: RemoteKeywords, make: Callable[..., Any], max_name: int) -> RemoteUndo:
     """The undo of a step, served by the same workers if the step names a group, and by its own group if not."""
     _checked(name, "the name of a remote undo", max_name)
-    return RemoteUndo(name, _group(name, given, max_name), make)
+    undo = RemoteUndo(name, _group(name, given, max_name), make)
+    check_recorded_undo(undo)
+    return undo
 
 
 def _undo(name: str, input: Any, given: RemoteKeywords, max_name: int) -> Callable[..., Any] | None:
@@ -257,7 +259,9 @@ def _undo(name: str, input: Any, given: RemoteKeywords, max_name: int) -> Callab
         return None
     if isinstance(undo, str):
         return remote_undo(undo, given, of_input_and_output, max_name)
-    if not callable(undo):
+    if callable(undo):
+        check_recorded_undo(undo)
+    else:
         raise ConfigurationError(f"compensate must be a function, or the name of a remote step, not {undo!r}")
     check_undo_call(undo, name, (input,), {})
     return undo

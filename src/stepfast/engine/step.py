@@ -143,6 +143,7 @@ def step_options(said_by: str, **given: Unpack[StepKeywords]) -> StepOptions:
         raise ConfigurationError(f"retries must be a whole number of zero or more, not {retries!r}")
     if compensate is not None and not callable(compensate):
         raise ConfigurationError(f"compensate must be a function, not {compensate!r}")
+    check_recorded_undo(compensate)
     timeout = given.get("timeout")
     limit = None if timeout is None else seconds(timeout, "the timeout of a step")
     backoff = check_backoff(given.get("backoff"))
@@ -227,6 +228,23 @@ class UndoableStep(StepFunction[P, R]):
 def recorded_name(function: Callable[..., Any]) -> str:
     """The name under which a function is recorded as a step, or as the undo of one."""
     return function.shape.name if isinstance(function, StepFunction) else name_of(function)
+
+
+def check_recorded_undo(undo: Callable[..., Any] | None) -> None:
+    """Refuse an undo that would not be called as it says: by a name that marks records of another run, or at most
+    once."""
+    if undo is None:
+        return
+    name = recorded_name(undo)
+    if is_copied(name):
+        raise ConfigurationError(
+            f"compensate={name!r}: the name of an undo cannot begin with a tilde, which marks records of forks. Give "
+            "it another name"
+        )
+    if isinstance(undo, StepFunction) and undo.options.at_most_once:
+        raise ConfigurationError(
+            f"compensate={name!r}: an undo is called again after a failure, and takes no at_most_once=. Leave it out"
+        )
 
 
 @overload
